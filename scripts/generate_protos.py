@@ -3,11 +3,12 @@
     python3 scripts/generate_protos.py            writes protos/callsheet/v1
     python3 scripts/generate_protos.py --check    changes nothing; exit status 1 if anything differs
 
-The generators are old on purpose. Code made by protoc 25 (grpcio-tools 1.62) is the newest that asks nothing of the
-protobuf runtime it meets: from protoc 26 on, generated code refuses a runtime older than itself, and from
+The generators of stubs are old on purpose. Code made by protoc 25 (grpcio-tools 1.62) is the newest that asks nothing
+of the protobuf runtime it meets: from protoc 26 on, generated code refuses a runtime older than itself, and from
 grpcio-tools 1.63 on an older grpcio. So the same files import with protobuf 5.29, which trainers pin, and with the
-newest (tests/integration/test_protobuf_ends.py). They live in their own virtual environment, `.venv-protos`, since
-their protobuf is older than the one Callsheet runs with.
+newest (tests/integration/test_protobuf_ends.py). These generators live in their own virtual environment,
+`.venv-protos`, since their protobuf is older than the one Callsheet runs with. `scripts.proto_values` generates the
+frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.proto_values import value_modules  # noqa: E402
+
 PROTOS = ROOT / "protos"
 VENV = ROOT / ".venv-protos"
 TOOLS = (
@@ -35,7 +40,8 @@ TOOLS = (
 )
 # grpcio-tools 1.62 has wheels for these and no later ones.
 PYTHONS = ((3, 11), (3, 12))
-GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
+GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi", "*_values.py")
+DESCRIPTORS = "descriptors.bin"
 STATUS = Path("google/rpc/status_pb2.pyi")
 OWN_STATUS = Path("callsheet/v1/google_rpc/status_pb2.pyi")
 
@@ -75,6 +81,7 @@ def run_protoc(programs: Path, out: Path) -> None:
     """Runs every generator over every .proto file."""
     sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     outputs = [f"--{kind}_out={out}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    outputs += ["--include_source_info", f"--descriptor_set_out={out / DESCRIPTORS}"]
     # grpc_tools.protoc adds its own copy of the well-known types to the include path.
     python: list[str | Path] = [programs / "python", "-W", "ignore"]
     command = [*python, "-m", "grpc_tools.protoc", "-I", PROTOS, *outputs, *sources]
@@ -104,6 +111,12 @@ def use_own_status(out: Path) -> None:
     for module in out.rglob("*.pyi"):
         text = module.read_text()
         module.write_text(re.sub(r"(?<![\w.])google\.rpc\.", "callsheet.v1.google_rpc.", text))
+
+
+def write_values(out: Path) -> None:
+    """Writes the dataclasses of messages."""
+    for name, text in value_modules((out / DESCRIPTORS).read_bytes()).items():
+        (out / "callsheet" / "v1" / f"{name}.py").write_text(text)
 
 
 def generated_files(root: Path) -> Iterator[Path]:
@@ -136,6 +149,7 @@ def main() -> int:
         run_protoc(programs, fresh)
         drop_empty_grpc_modules(fresh)
         use_own_status(fresh)
+        write_values(fresh)
         stale = differences(fresh)
         for file in stale if not check else []:
             (PROTOS / file).unlink(missing_ok=True)

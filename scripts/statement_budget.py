@@ -11,6 +11,7 @@ raises a row says in its body what for.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NOT_COUNTED = ("build", "dist")
 TESTS = "tests"
-GENERATED = ("_pb2.py", "_pb2_grpc.py")
+GENERATED = re.compile(r"_pb2(_grpc)?\.py$|^protos/.*_values\.py$")
 NAMESPACE = "callsheet"
 
 
@@ -41,8 +42,9 @@ def sources(root: Path) -> Iterator[Path]:
         if top.name.startswith(".") or top.name in NOT_COUNTED:
             continue
         for path in sorted(top.rglob("*.py")) if top.is_dir() else [top] * (top.suffix == ".py"):
-            if not path.name.endswith(GENERATED):
-                yield path.relative_to(root)
+            relative = path.relative_to(root)
+            if not GENERATED.search(relative.as_posix()):
+                yield relative
 
 
 def room_of(path: Path) -> str:

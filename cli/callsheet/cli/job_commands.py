@@ -13,11 +13,9 @@ from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
+    from callsheet.client import BufferStatus, Cost, FinishedTrajectory, JobStatus, RolloutEngine
     from callsheet.client.admin import AdminClient
     from callsheet.client.admin_values import ClosedJob, DrainReport
-    from callsheet.client.words.costs import Cost
-    from callsheet.client.words.jobs import BufferStatus, FinishedTrajectory, JobStatus
-    from callsheet.client.words.weights import RolloutEngine
 
 # A job that is closed as idle later than that is shown as any other.
 _IDLE_TOLD_S = 3600.0

@@ -20,7 +20,7 @@ from callsheet.credentials.masking import without_credentials
 from callsheet.deploy.terminal import visible
 
 if TYPE_CHECKING:
-    from callsheet.client.words.jobs import JobStatus
+    from callsheet.client import JobStatus
 
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40

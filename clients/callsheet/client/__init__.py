@@ -52,10 +52,6 @@ from callsheet.client.sync.job import SyncActionHandle, SyncBatch, SyncGroup, Sy
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.words.actions import (
     Action,
-    ActionKind,
-    BackgroundProcesses,
-    ChatMessage,
-    ConversationText,
     EnvReset,
     EnvStep,
     Generate,
@@ -65,21 +61,33 @@ from callsheet.client.words.actions import (
     RewardTests,
     TeacherLogProbs,
     ToolCall,
-    Where,
 )
 from callsheet.client.words.commands import Command, CommandDefaults, CommandLike, ImageBuild, Language, SandboxFile
-from callsheet.client.words.costs import Cost
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BufferStatus,
-    FailurePolicy,
-    FinishedTrajectory,
+from callsheet.client.words.jobs import FailurePolicy
+from callsheet.client.words.options import ActionOptions, Demand, Elastic, Resource
+from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome, Reason, Succeeded
+from callsheet.client.words.results import OutputChunk
+from callsheet.client.words.weights import Tensors
+from callsheet.v1.action_values import (
+    ActionKind,
+    BackgroundProcesses,
+    ChatMessage,
+    ConversationText,
+    Hold,
+    LogProbsMode,
+    Retry,
+    Sampling,
+    Timeouts,
+    Unservable,
+    Where,
+)
+from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedTrajectory, LeasedBatch, LengthShare
+from callsheet.v1.common_values import Cost, OutputStream
+from callsheet.v1.job_values import (
     GroupDescription,
     GroupStatus,
     JobDescription,
     JobStatus,
-    LeasedBatch,
-    LengthShare,
     OnInfra,
     Opening,
     PriorityClass,
@@ -88,50 +96,27 @@ from callsheet.client.words.jobs import (
     TrajectoryEnd,
     TrajectoryStatus,
 )
-from callsheet.client.words.options import (
-    ActionOptions,
-    Demand,
-    Elastic,
-    Hold,
-    LogProbsMode,
-    Resource,
-    Retry,
-    Sampling,
-    Timeouts,
-    Unservable,
-)
-from callsheet.client.words.outcomes import (
-    Cancelled,
-    Expired,
-    Failed,
-    FailureKind,
-    Outcome,
-    Reason,
-    Succeeded,
-    Timeline,
-    TimeoutKind,
-    Usage,
-)
-from callsheet.client.words.results import (
+from callsheet.v1.outcome_values import (
     CommandResult,
     DownloadedFile,
     EnvResetResult,
+    FailureKind,
     FinishReason,
     GenerateResult,
-    OutputChunk,
-    OutputStream,
     PolicyVersionSpan,
     RewardResult,
     SessionReport,
+    Timeline,
+    TimeoutKind,
     ToolCallResult,
+    Usage,
 )
-from callsheet.client.words.weights import (
+from callsheet.v1.weights_values import (
     BroadcastTensor,
     Canary,
     EngineState,
     RolloutEngine,
     RolloutStatus,
-    Tensors,
     TransferGroup,
 )
 

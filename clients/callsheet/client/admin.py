@@ -23,24 +23,14 @@ from callsheet.client.admin_values import (
     SchedulerStatus,
     ServiceStatus,
 )
-from callsheet.client.codec.admin_decode import (
-    decode_closed_job,
-    decode_drain,
-    decode_explanation,
-    decode_status,
-    decode_what_if,
-)
 from callsheet.client.codec.fields import BlobReader, duration, put, put_list
 from callsheet.client.codec.handshake import greeting
-from callsheet.client.codec.jobs import decode_finished, decode_job_status
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.session.channel import PayloadTransfer, answer_of, open_channel, read_outcome
 from callsheet.client.session.target import check_target
 from callsheet.client.settings import ClientOptions
-from callsheet.client.words.jobs import FinishedTrajectory, JobStatus
 from callsheet.client.words.outcomes import Outcome
-from callsheet.client.words.weights import RolloutStatus
 from callsheet.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -48,6 +38,9 @@ from callsheet.v1 import (
     client_service_pb2_grpc,
     common_pb2,
 )
+from callsheet.v1.buffer_values import FinishedTrajectory
+from callsheet.v1.job_values import JobStatus
+from callsheet.v1.weights_values import RolloutStatus
 
 MAX_OUTCOME_WAIT_S = 600.0
 MAX_WHAT_IF_NODES = 10_000
@@ -112,7 +105,8 @@ class AdminClient:
 
     async def status(self) -> SchedulerStatus:
         """Returns jobs, managers, nodes and counts."""
-        return decode_status(await self._call(self._connection().admin.GetStatus, admin_service_pb2.GetStatusRequest()))
+        request = admin_service_pb2.GetStatusRequest()
+        return SchedulerStatus.from_message(await self._call(self._connection().admin.GetStatus, request))
 
     async def explain(self, job_id: str, action_id: str) -> Explanation:
         """Returns why an action is where it is, and its whole story.
@@ -125,7 +119,7 @@ class AdminClient:
             NotFoundError: The action is unknown.
         """
         request = admin_service_pb2.ExplainRequest(key=_key(job_id, action_id))
-        return decode_explanation(await self._call(self._connection().admin.Explain, request))
+        return Explanation.from_message(await self._call(self._connection().admin.Explain, request))
 
     async def actions(self, job_id: str, *, at_most: int = 100) -> OpenActions:
         """Returns the oldest open actions of a job, and why each is where it is.
@@ -140,7 +134,7 @@ class AdminClient:
         request = admin_service_pb2.ListActionsRequest()
         put(request, "", job_id=job_id, page_size=at_most)
         response = await self._call(self._connection().admin.ListActions, request)
-        return OpenActions(tuple(map(decode_explanation, response.actions)), response.open)
+        return OpenActions.from_message(response)
 
     def trajectory_history(self, job_id: str) -> AsyncIterator[admin_service_pb2.TrajectoryHistory]:
         """Iterates over what became of a job's trajectories, open and ended; each page is asked for as it is needed.
@@ -178,7 +172,7 @@ class AdminClient:
         request = admin_service_pb2.ListClosedJobsRequest(page_size=_HISTORY_PAGE)
         put(request, "", job_id=job_id)
         async for each in self._history("ListClosedJobs", request, "jobs"):
-            yield decode_closed_job(each)
+            yield ClosedJob.from_message(each)
 
     async def _history(self, rpc: str, request: Any, listed: str) -> AsyncIterator[Any]:
         more = True
@@ -203,7 +197,7 @@ class AdminClient:
             raise invalid("nodes", nodes, f"must be between 1 and {MAX_WHAT_IF_NODES}")
         request = admin_service_pb2.WhatIfRequest()
         put(request, "", pool=pool, nodes=nodes)
-        return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
+        return WhatIf.from_message(await self._call(self._connection().admin.WhatIf, request))
 
     async def drain(self, manager_id: str, *, deadline_s: float | None = None, dry_run: bool = False) -> DrainReport:
         """Takes a manager out of service: it gets no new sandboxes, and leaves after the end of its last sandbox.
@@ -222,7 +216,7 @@ class AdminClient:
             InvalidArgumentError: The deadline is below 0, or no number.
         """
         request = admin_service_pb2.DrainManagerRequest(manager_id=manager_id, deadline_s=deadline_s, dry_run=dry_run)
-        return decode_drain(await self._call(self._connection().admin.DrainManager, request))
+        return DrainReport.from_message(await self._call(self._connection().admin.DrainManager, request))
 
     async def heal(self, manager_id: str, *, wait_s: float = 0.0) -> tuple[ServiceStatus, ...]:
         """Makes a manager's quarantined engines load the weights that they were started with.
@@ -263,7 +257,7 @@ class AdminClient:
     async def jobs(self) -> tuple[JobStatus, ...]:
         """Returns the open jobs, in the order in which they were opened."""
         response = await self._call(self._connection().client.ListJobs, client_service_pb2.ListJobsRequest())
-        return tuple(map(decode_job_status, response.jobs))
+        return tuple(map(JobStatus.from_message, response.jobs))
 
     async def buffered(self, job_id: str) -> tuple[FinishedTrajectory, ...]:
         """Returns the finished trajectories in a job's buffer, the oldest first, at most 10,000 and without payloads.
@@ -273,7 +267,7 @@ class AdminClient:
         """
         request = client_service_pb2.ListBufferRequest(job_id=job_id, page_size=10_000)
         response = await self._call(self._connection().client.ListBuffer, request)
-        return tuple(decode_finished(each, BlobReader({})) for each in response.trajectories)
+        return tuple(FinishedTrajectory.from_message(each, BlobReader({}).read) for each in response.trajectories)
 
     async def rollouts(self, job_id: str, *, wait_s: float = 0.0) -> tuple[RolloutStatus, ...]:
         """Returns the engines' progress with a job's published weights, by service.
@@ -289,7 +283,7 @@ class AdminClient:
         while True:
             request = client_service_pb2.ListJobsRequest(job_id=job_id)
             response = await self._call(self._connection().client.ListJobs, request)
-            found = tuple(each for job in response.jobs for each in decode_job_status(job).rollouts)
+            found = tuple(each for job in response.jobs for each in JobStatus.from_message(job).rollouts)
             left = ends - anyio.current_time()
             if all(each.done for each in found) or left <= 0.0:
                 return found

@@ -10,22 +10,21 @@ from typing import Any, Generic, Protocol, TypeVar
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies
 from callsheet.client.words.actions import Submission
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BatchRequest,
-    FinishedResult,
+from callsheet.client.words.jobs import BatchRequest
+from callsheet.client.words.outcomes import Outcome
+from callsheet.client.words.results import OutputChunk
+from callsheet.client.words.weights import PublishedWeights
+from callsheet.v1.buffer_values import BatchContent, FinishedResult
+from callsheet.v1.client_service_values import Settlement
+from callsheet.v1.job_values import (
     GroupStatus,
     JobDescription,
     JobStatus,
     Opening,
-    Settlement,
     TrajectoryDescription,
     TrajectoryEnd,
     TrajectoryStatus,
 )
-from callsheet.client.words.outcomes import Outcome
-from callsheet.client.words.results import OutputChunk
-from callsheet.client.words.weights import PublishedWeights
 
 T = TypeVar("T")
 

@@ -27,7 +27,8 @@ from callsheet.client.session.target import check_target, from_environment
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies
 from callsheet.client.words.arguments import instance, optional
-from callsheet.client.words.jobs import FailurePolicy, JobDescription, JobStatus, Opening, PriorityClass, Staleness
+from callsheet.client.words.jobs import FailurePolicy
+from callsheet.v1.job_values import JobDescription, JobStatus, Opening, PriorityClass, Staleness
 
 logger = logging.getLogger("callsheet.client")
 

@@ -31,8 +31,9 @@ from callsheet.client.errors import (
     unfit,
 )
 from callsheet.client.trajectory import Trajectory, is_loss
-from callsheet.client.words.jobs import (
-    LOST_TO_INFRA,
+from callsheet.client.words.jobs import LOST_TO_INFRA
+from callsheet.v1 import job_pb2
+from callsheet.v1.job_values import (
     GroupDescription,
     GroupStatus,
     OnInfra,
@@ -40,8 +41,7 @@ from callsheet.client.words.jobs import (
     TrajectoryDescription,
     TrajectoryEnd,
 )
-from callsheet.client.words.outcomes import FailureKind
-from callsheet.v1 import job_pb2
+from callsheet.v1.outcome_values import FailureKind
 
 logger = logging.getLogger("callsheet.client")
 T = TypeVar("T")

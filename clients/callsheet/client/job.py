@@ -23,32 +23,22 @@ from callsheet.client.group import Group
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.arguments import items
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BatchRequest,
-    FailurePolicy,
-    FinishedTrajectory,
+from callsheet.client.words.jobs import BatchRequest, FailurePolicy
+from callsheet.client.words.weights import DEFAULT_UPDATE_TIMEOUT_S, PublishedWeights, Source, UpdateModeName
+from callsheet.v1.buffer_values import BatchContent, FinishedTrajectory
+from callsheet.v1.client_service_values import Settlement
+from callsheet.v1.job_values import (
     GroupDescription,
     GroupStatus,
     JobStatus,
     OnInfra,
     Opening,
-    Settlement,
     TrajectoryDescription,
     TrajectoryStatus,
 )
-from callsheet.client.words.outcomes import FailureKind
-from callsheet.client.words.weights import (
-    DEFAULT_UPDATE_TIMEOUT_S,
-    Canary,
-    EngineState,
-    PublishedWeights,
-    RolloutStatus,
-    Source,
-    TransferGroup,
-    UpdateModeName,
-)
 from callsheet.v1.names import MAX_BATCH
+from callsheet.v1.outcome_values import FailureKind
+from callsheet.v1.weights_values import Canary, EngineState, RolloutStatus, TransferGroup
 
 logger = logging.getLogger("callsheet.client")
 # How often the scheduler is asked how far a rollout is.

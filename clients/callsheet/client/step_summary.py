@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from callsheet.client.codec.fields import by_number, decode_cost
-from callsheet.client.words.actions import ActionKind
-from callsheet.client.words.costs import NO_COST, TIMED, Cost
-from callsheet.client.words.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded
-from callsheet.client.words.results import GenerateResult
+from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome, Succeeded
 from callsheet.timing.waits import CAUSES, known
 from callsheet.v1 import outcome_pb2
+from callsheet.v1.action_values import ActionKind
+from callsheet.v1.common_values import Cost
+from callsheet.v1.outcome_values import FAILURE_KIND, FailureKind, GenerateResult
+from callsheet.v1.values import TIMED, mapping
 
 MAX_JOBS = 1000
 """Jobs of which one client keeps a tally; the one that was counted longest ago is forgotten first."""
@@ -28,7 +28,6 @@ _PHASES = {
     ActionKind.REWARD: "reward",
 }
 _ENDS: dict[type[object], str] = {Succeeded: "succeeded", Failed: "failed", Cancelled: "cancelled", Expired: "expired"}
-_FAILURE_KIND = by_number(FailureKind, "FAILURE_KIND_", outcome_pb2.FailureKind)
 _USED = ("cpu", "memory", "tokens_in", "tokens_cached", "tokens_out", "calls")
 _FAILURES = tuple(kind.value for kind in FailureKind if kind is not FailureKind.UNSPECIFIED)
 
@@ -56,21 +55,23 @@ class EndedAction(NamedTuple):
     failure: FailureKind | None = None
     spans: tuple[tuple[int, int], ...] = ()
     waited_s: Mapping[str, float] = {}
-    cost: Cost = NO_COST
+    cost: Cost = Cost()
 
 
 def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAction:
     """Takes it from an outcome of the contract, without decoding results."""
     end = message.WhichOneof("result") or "failed"
-    failure = _FAILURE_KIND.get(message.failed.kind, FailureKind.UNSPECIFIED) if end == "failed" else None
+    failure = FAILURE_KIND.get(message.failed.kind, FailureKind.UNSPECIFIED) if end == "failed" else None
     spans: tuple[tuple[int, int], ...] = ()
     if kind is ActionKind.GENERATE and end != "expired":
         result = message.succeeded if end == "succeeded" else getattr(message, end).partial
         spans = tuple((span.version, span.end - span.begin) for span in result.generate.policy_versions)
     told = message.timeline
     times = (told.queue_s, told.execution_s, told.overhead_s, told.start_wait_s)
-    waited = dict(told.waited_s) if told.waited_s else {}
-    return EndedAction(kind, end, *times, message.attempts, failure, spans, waited, decode_cost(message.usage.cost))
+    waited = mapping(told.waited_s)
+    return EndedAction(
+        kind, end, *times, message.attempts, failure, spans, waited, Cost.from_message(message.usage.cost)
+    )
 
 
 def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:

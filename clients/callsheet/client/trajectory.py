@@ -26,17 +26,12 @@ from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.actions import EnvReset, EnvResetOptions, EnvStep
 from callsheet.client.words.arguments import listed
 from callsheet.client.words.commands import CommandLike, FilesLike
-from callsheet.client.words.jobs import (
-    LOST_TO_INFRA,
-    FinishedResult,
-    Opening,
-    TrajectoryDescription,
-    TrajectoryEnd,
-    TrajectoryStatus,
-)
+from callsheet.client.words.jobs import LOST_TO_INFRA
 from callsheet.client.words.options import ActionOptions
-from callsheet.client.words.outcomes import Failed, FailureKind, Outcome
-from callsheet.client.words.results import CommandResult, EnvResetResult
+from callsheet.client.words.outcomes import Failed, Outcome
+from callsheet.v1.buffer_values import FinishedResult
+from callsheet.v1.job_values import Opening, TrajectoryDescription, TrajectoryEnd, TrajectoryStatus
+from callsheet.v1.outcome_values import CommandResult, EnvResetResult, FailureKind
 
 logger = logging.getLogger("callsheet.client")
 

@@ -11,8 +11,6 @@ from callsheet.client.backend import ActionHandle, Connector
 from callsheet.client.errors import BadTextError
 from callsheet.client.words.actions import (
     Action,
-    BackgroundProcesses,
-    ConversationText,
     Generate,
     Judge,
     RewardModel,
@@ -21,13 +19,13 @@ from callsheet.client.words.actions import (
     Submission,
     TeacherLogProbs,
     ToolCall,
-    Where,
 )
 from callsheet.client.words.commands import CommandLike, FilesLike, culprits_of
 from callsheet.client.words.functions import function_script
-from callsheet.client.words.options import ActionOptions, Sampling
-from callsheet.client.words.outcomes import Failed, FailureKind, Outcome, Reason, Succeeded
-from callsheet.client.words.results import CommandResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.words.options import ActionOptions
+from callsheet.client.words.outcomes import Failed, Outcome, Reason, Succeeded
+from callsheet.v1.action_values import BackgroundProcesses, ConversationText, Sampling, Where
+from callsheet.v1.outcome_values import CommandResult, FailureKind, GenerateResult, RewardResult, ToolCallResult
 
 T = TypeVar("T")
 

@@ -27,12 +27,12 @@ from callsheet.client import (
     TrajectoryEnd,
 )
 from callsheet.client.errors import one_error
-from callsheet.client.words.jobs import FinishedResult
 from callsheet.environments.environment import AgentEnvironment, Environment, EpisodeTask, TaskSet
 from callsheet.environments.episode import DEFAULT_MAX_TURNS, EpisodeRecord, run_episode
 from callsheet.environments.failures import NOBODYS_FAULT
 from callsheet.environments.policy import EpisodePolicy, GatewaySampling
 from callsheet.environments.rollouts import PolicyFactory
+from callsheet.v1.buffer_values import FinishedResult
 
 ResultOf = Callable[[EpisodeRecord], FinishedResult | None]
 

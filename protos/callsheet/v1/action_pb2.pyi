@@ -79,7 +79,7 @@ class _HoldEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     """Kept by the trajectory's sandbox until the trajectory closes. Only env_reset may ask for it."""
 
 class Hold(_Hold, metaclass=_HoldEnumTypeWrapper):
-    """How long a resource of a demand stays with its holder."""
+    """How long the units of a resource stay with their holder."""
 
 HOLD_UNSPECIFIED: Hold.ValueType  # 0
 """The default, the same as HOLD_ACTION."""
@@ -103,7 +103,7 @@ class _UnservableEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Queue it until a manager can serve it or its schedule-to-start time runs out."""
 
 class Unservable(_Unservable, metaclass=_UnservableEnumTypeWrapper):
-    """What to do with an action that no registered manager can ever serve."""
+    """The treatment of an action that no registered manager can ever serve."""
 
 UNSERVABLE_UNSPECIFIED: Unservable.ValueType  # 0
 """The default, the same as UNSERVABLE_REFUSE."""
@@ -122,23 +122,23 @@ class _LogProbsModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     LOG_PROBS_MODE_UNSPECIFIED: _LogProbsMode.ValueType  # 0
     """The default, the same as LOG_PROBS_MODE_SAMPLED."""
     LOG_PROBS_MODE_SAMPLED: _LogProbsMode.ValueType  # 1
-    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty, so
-    each is 0.
+    """The distribution that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty,
+    so each is 0.
     """
     LOG_PROBS_MODE_RAW: _LogProbsMode.ValueType  # 2
-    """Of the model's own output at temperature 1, over its whole vocabulary."""
+    """The model's own output at temperature 1, over its whole vocabulary."""
 
 class LogProbsMode(_LogProbsMode, metaclass=_LogProbsModeEnumTypeWrapper):
-    """Of which distribution log-probabilities are."""
+    """The distribution of log-probabilities. Trainers that correct for off-policy samples must know it."""
 
 LOG_PROBS_MODE_UNSPECIFIED: LogProbsMode.ValueType  # 0
 """The default, the same as LOG_PROBS_MODE_SAMPLED."""
 LOG_PROBS_MODE_SAMPLED: LogProbsMode.ValueType  # 1
-"""Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty, so
-each is 0.
+"""The distribution that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty,
+so each is 0.
 """
 LOG_PROBS_MODE_RAW: LogProbsMode.ValueType  # 2
-"""Of the model's own output at temperature 1, over its whole vocabulary."""
+"""The model's own output at temperature 1, over its whole vocabulary."""
 global___LogProbsMode = LogProbsMode
 
 class _RewardPlace:
@@ -150,32 +150,32 @@ class _RewardPlaceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     REWARD_PLACE_UNSPECIFIED: _RewardPlace.ValueType  # 0
     """The default, the same as REWARD_PLACE_FRESH."""
     REWARD_PLACE_FRESH: _RewardPlace.ValueType  # 1
-    """In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with a copy of
-    the files that the trajectory's sandbox has then, with the same image and set-up below; `files` are laid over it.
-    Without a sandbox of the trajectory it is empty and needs `files`.
+    """In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
+    begins with the present files of the trajectory's sandbox, with the same image and set-up below, and `files` replace
+    files of the same paths. Without a sandbox of the trajectory it is empty and needs `files`.
     """
     REWARD_PLACE_IN_SANDBOX: _RewardPlace.ValueType  # 2
     """In the trajectory's sandbox, beside its files."""
     REWARD_PLACE_EMPTY: _RewardPlace.ValueType  # 3
-    """In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards. `files` and `image`
-    may be empty.
+    """In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards. `files` and `image` may
+    be empty.
     """
 
 class RewardPlace(_RewardPlace, metaclass=_RewardPlaceEnumTypeWrapper):
-    """Where a reward runs."""
+    """The place of a reward's run."""
 
 REWARD_PLACE_UNSPECIFIED: RewardPlace.ValueType  # 0
 """The default, the same as REWARD_PLACE_FRESH."""
 REWARD_PLACE_FRESH: RewardPlace.ValueType  # 1
-"""In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with a copy of
-the files that the trajectory's sandbox has then, with the same image and set-up below; `files` are laid over it.
-Without a sandbox of the trajectory it is empty and needs `files`.
+"""In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
+begins with the present files of the trajectory's sandbox, with the same image and set-up below, and `files` replace
+files of the same paths. Without a sandbox of the trajectory it is empty and needs `files`.
 """
 REWARD_PLACE_IN_SANDBOX: RewardPlace.ValueType  # 2
 """In the trajectory's sandbox, beside its files."""
 REWARD_PLACE_EMPTY: RewardPlace.ValueType  # 3
-"""In a new sandbox that has nothing of the trajectory's, on any node, and is destroyed afterwards. `files` and `image`
-may be empty.
+"""In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards. `files` and `image` may
+be empty.
 """
 global___RewardPlace = RewardPlace
 
@@ -186,29 +186,35 @@ class _RewardBackground:
 class _RewardBackgroundEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RewardBackground.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     REWARD_BACKGROUND_UNSPECIFIED: _RewardBackground.ValueType  # 0
-    """The default: REWARD_BACKGROUND_STOP where nothing inside can undo that or look into the reward's processes, else
+    """The default: REWARD_BACKGROUND_STOP if nothing inside can undo that or look into the reward's processes, else
     REWARD_BACKGROUND_KILL.
     """
     REWARD_BACKGROUND_STOP: _RewardBackground.ValueType  # 1
-    """They stand still, and go on afterwards."""
+    """The processes stand still, and go on afterwards."""
     REWARD_BACKGROUND_KILL: _RewardBackground.ValueType  # 2
-    """They are killed before, sessions too."""
+    """The processes are killed before the reward, sessions too."""
     REWARD_BACKGROUND_RUN: _RewardBackground.ValueType  # 3
-    """They go on beside it. They can change its files, its report and its score."""
+    """The processes go on, for tests of a server that the trajectory began. They can change the reward's files, its report
+    and its score.
+    """
 
 class RewardBackground(_RewardBackground, metaclass=_RewardBackgroundEnumTypeWrapper):
-    """What becomes of processes that earlier actions left in the trajectory's sandbox while a reward runs there."""
+    """The treatment of processes that earlier actions left in the trajectory's sandbox, while a reward runs there. Without one
+    the processes are stopped if nothing inside can undo the stop or look into the reward's processes. Else they are killed.
+    """
 
 REWARD_BACKGROUND_UNSPECIFIED: RewardBackground.ValueType  # 0
-"""The default: REWARD_BACKGROUND_STOP where nothing inside can undo that or look into the reward's processes, else
+"""The default: REWARD_BACKGROUND_STOP if nothing inside can undo that or look into the reward's processes, else
 REWARD_BACKGROUND_KILL.
 """
 REWARD_BACKGROUND_STOP: RewardBackground.ValueType  # 1
-"""They stand still, and go on afterwards."""
+"""The processes stand still, and go on afterwards."""
 REWARD_BACKGROUND_KILL: RewardBackground.ValueType  # 2
-"""They are killed before, sessions too."""
+"""The processes are killed before the reward, sessions too."""
 REWARD_BACKGROUND_RUN: RewardBackground.ValueType  # 3
-"""They go on beside it. They can change its files, its report and its score."""
+"""The processes go on, for tests of a server that the trajectory began. They can change the reward's files, its report
+and its score.
+"""
 global___RewardBackground = RewardBackground
 
 @typing.final
@@ -342,8 +348,8 @@ global___Demand = Demand
 
 @typing.final
 class Timeouts(google.protobuf.message.Message):
-    """The four deadlines of an action. Zero or unset takes the server's default; each one must nest in schedule_to_close.
-    Those that count from the submit stand still while no scheduler runs.
+    """The four deadlines of an action. One that is zero or left out takes the server's default; each one must nest in
+    schedule_to_close. Those that count from the submit stand still while no scheduler runs.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -354,15 +360,15 @@ class Timeouts(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     @property
     def schedule_to_start(self) -> google.protobuf.duration_pb2.Duration:
-        """From submit to the start of the first attempt. When it runs out the action is EXPIRED."""
+        """From submit to the start of the first attempt. Then the action is Expired."""
 
     @property
     def start_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """Execution clock of one attempt: starts at the grant. Then the attempt fails as TIMEOUT."""
+        """Execution clock of one attempt, which begins with its grant. Then the attempt fails as TIMEOUT."""
 
     @property
     def schedule_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """From submit to the outcome, retries included. When it runs out the action is EXPIRED."""
+        """From submit to the outcome, retries included. Then the action is Expired."""
 
     @property
     def heartbeat(self) -> google.protobuf.duration_pb2.Duration:
@@ -383,7 +389,7 @@ global___Timeouts = Timeouts
 
 @typing.final
 class RetryPolicy(google.protobuf.message.Message):
-    """When and how often a failed attempt is tried again."""
+    """When and how often a failed attempt is tried again; a value that is left out takes the server's default."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -392,7 +398,7 @@ class RetryPolicy(google.protobuf.message.Message):
     BACKOFF_MULTIPLIER_FIELD_NUMBER: builtins.int
     MAX_BACKOFF_FIELD_NUMBER: builtins.int
     max_attempts: builtins.int
-    """Attempts in all; 0 takes the server's default (3), 1 never retries."""
+    """Attempts in all; 1 never retries. 0 takes the default (3)."""
     backoff_multiplier: builtins.float
     """Growth of the wait per further attempt; 0 takes the default (2.0), otherwise at least 1."""
     @property
@@ -534,7 +540,7 @@ global___ActionSpec = ActionSpec
 
 @typing.final
 class SamplingParameters(google.protobuf.message.Message):
-    """Sampling of a generate action."""
+    """How to sample. Nothing is greedy by default, and without a seed each request draws its own."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -550,27 +556,27 @@ class SamplingParameters(google.protobuf.message.Message):
     max_new_tokens: builtins.int
     """The most new tokens, at least 1."""
     temperature: builtins.float
-    """0 is greedy; otherwise above 0. Unset means 1."""
+    """1 is the model's own distribution, 0 is greedy; 0 or more. Without one it is 1."""
     top_p: builtins.float
-    """Nucleus mass in (0, 1]; 0 means 1 (off)."""
+    """Nucleus mass in (0, 1]; 1 is off, and so is 0 in a message."""
     top_k: builtins.int
     """Keep the k most likely tokens; 0 means all."""
     seed: builtins.int
-    """Seed of this request's own random stream; the same seed, prompt and weights give the same tokens. Unset: the engine
-    draws one.
+    """Seed of this request's own random stream: the same seed, prompt and weights give the same tokens. Unset: the engine
+    draws one, which the result reports.
     """
     log_probs_mode: global___LogProbsMode.ValueType
-    """Of which distribution the log-probabilities are."""
+    """The distribution that the log-probabilities are to be of."""
     ignore_eos: builtins.bool
-    """True: an end token of the model's own, from its generation_config.json or config.json, does not end generation."""
+    """Whether the model's own end tokens, from its generation_config.json or config.json, do not end generation."""
     @property
     def stop_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Generation stops after any of these tokens."""
 
     @property
     def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Generation stops once the text of the new tokens contains any of these: 1 to 64 texts of 1 to 1,024 characters.
-        Refused by engines without a tokenizer (ENV no_tokenizer).
+        """Generation stops once the text of the new tokens contains any of these: 1 to 64 texts of 1 to 1,024 characters. An
+        engine without a tokenizer fails the action as ENV `no_tokenizer`.
         """
 
     def __init__(
@@ -1165,9 +1171,9 @@ class ChatMessage(google.protobuf.message.Message):
     ROLE_FIELD_NUMBER: builtins.int
     CONTENT_FIELD_NUMBER: builtins.int
     role: builtins.str
-    """Who says it, for instance "system", "user" or "assistant"."""
+    """The speaker, for instance "system", "user" or "assistant"."""
     content: builtins.str
-    """What is said."""
+    """The message's text."""
     def __init__(
         self,
         *,
@@ -1180,7 +1186,7 @@ global___ChatMessage = ChatMessage
 
 @typing.final
 class ConversationText(google.protobuf.message.Message):
-    """A conversation as text, which a model's own tokenizer and chat template make tokens of."""
+    """A conversation as text; a model's own tokenizer and chat template turn it into tokens."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1188,12 +1194,12 @@ class ConversationText(google.protobuf.message.Message):
     RESPONSE_FIELD_NUMBER: builtins.int
     MESSAGES_FIELD_NUMBER: builtins.int
     prompt: builtins.str
-    """What was asked; becomes a message of the user behind `messages`."""
+    """The question; it becomes a message of the user after `messages`."""
     response: builtins.str
-    """What was answered; becomes a message of the assistant behind that."""
+    """The answer; it becomes a message of the assistant after the question."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ChatMessage]:
-        """What was said before, or all of it."""
+        """The earlier messages, or the whole conversation."""
 
     def __init__(
         self,

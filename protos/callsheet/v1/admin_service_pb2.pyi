@@ -100,12 +100,12 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     WAIT_REASON_QUOTA: _WaitReason.ValueType  # 11
     """A quota has not enough units yet; time brings them."""
     WAIT_REASON_OTHERS_FIRST: _WaitReason.ValueType  # 12
-    """It would fit, but the next planning round gives the room to others, or lets it wait for a better place."""
+    """It would fit, but the next planning round gives the capacity to others, or lets it wait for a better place."""
     WAIT_REASON_WEIGHTS: _WaitReason.ValueType  # 13
     """No engine that serves it has weights that are proved."""
 
 class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
-    """Why a queued action is not running."""
+    """The reason why a queued action is not running."""
 
 WAIT_REASON_UNSPECIFIED: WaitReason.ValueType  # 0
 """It is not waiting."""
@@ -132,7 +132,7 @@ WAIT_REASON_ADMISSION: WaitReason.ValueType  # 10
 WAIT_REASON_QUOTA: WaitReason.ValueType  # 11
 """A quota has not enough units yet; time brings them."""
 WAIT_REASON_OTHERS_FIRST: WaitReason.ValueType  # 12
-"""It would fit, but the next planning round gives the room to others, or lets it wait for a better place."""
+"""It would fit, but the next planning round gives the capacity to others, or lets it wait for a better place."""
 WAIT_REASON_WEIGHTS: WaitReason.ValueType  # 13
 """No engine that serves it has weights that are proved."""
 global___WaitReason = WaitReason
@@ -151,7 +151,7 @@ global___GetStatusRequest = GetStatusRequest
 
 @typing.final
 class GetStatusResponse(google.protobuf.message.Message):
-    """See GetStatus."""
+    """The whole scheduler."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -164,7 +164,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     WANTED_FIELD_NUMBER: builtins.int
     ENDS_FIELD_NUMBER: builtins.int
     epoch: builtins.int
-    """The scheduler's epoch."""
+    """Grows by one with every start."""
     @property
     def started(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Its start."""
@@ -187,7 +187,7 @@ class GetStatusResponse(google.protobuf.message.Message):
 
     @property
     def wanted(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WantedUnits]:
-        """What is wanted of each role of managers."""
+        """Wanted units of each role of managers."""
 
     @property
     def ends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndCount]:
@@ -353,25 +353,25 @@ class ManagerStatus(google.protobuf.message.Message):
     sandboxes: builtins.int
     """Sandboxes it holds."""
     leaving: builtins.bool
-    """Whether it is to leave, and takes nothing new until then but what its sandboxes need. `draining` comes with its end."""
+    """Whether it is to leave: until then it takes only the actions of its sandboxes. `draining` comes with its end."""
     waiting_for_memory: builtins.int
     """Of its attempts, those that waited at it for memory at its last heartbeat."""
     @property
     def services(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.manager_service_pb2.HostedService]:
-        """What it can do."""
+        """Its services."""
 
     @property
     def capabilities(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """As registered."""
+        """The limits that it can and cannot enforce, as registered."""
 
     @property
     def leaves_by(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it leaves at the latest; unset: once its last sandbox ends."""
+        """The latest time when it leaves; unset: once its last sandbox has ended."""
 
     @property
     def sandbox_memory_mib(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """MiB of memory of its sandboxes: "demand", what they may have; "booked", what their node has for them; "held", what they
-        hold between their actions, or their demand where that is not known.
+        """MiB of its sandboxes: "demand", their limits; "booked", their share of the node; "held", the memory that they hold
+        between their actions, or their demand if that is not known.
         """
 
     @property
@@ -421,7 +421,7 @@ class LostManager(google.protobuf.message.Message):
     """Sandboxes that it held then, which are lost."""
     @property
     def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it was given up."""
+        """The time when it was given up."""
 
     def __init__(
         self,
@@ -439,8 +439,8 @@ global___LostManager = LostManager
 
 @typing.final
 class WantedUnits(google.protobuf.message.Message):
-    """What is wanted of the managers of a role. Actions that wait for the manager of their sandbox are left out, as no other one
-    can run them.
+    """Wanted units of the managers of a role, by resource. Actions that wait for the manager of their sandbox are left out,
+    because no other manager can run them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -504,18 +504,18 @@ class WantedUnits(google.protobuf.message.Message):
     managers: builtins.int
     """Managers that may be given work now."""
     waiting: builtins.int
-    """Actions, and trajectories that are not let begin, for which there is no room."""
+    """Actions, and trajectories that may not begin, that no node has capacity for."""
     @property
     def held(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Units that attempts run with and sandboxes keep, by resource."""
+        """Units that attempts run with and sandboxes keep."""
 
     @property
     def waiting_units(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """The fewest units for what waits."""
+        """The fewest units for the waiting actions."""
 
     @property
     def useful_units(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Units beyond those that would shorten what waits and runs."""
+        """Further units that would shorten waiting and running actions."""
 
     def __init__(
         self,
@@ -617,18 +617,18 @@ global___ListActionsRequest = ListActionsRequest
 
 @typing.final
 class ListActionsResponse(google.protobuf.message.Message):
-    """See ListActions."""
+    """Actions of a job that have no outcome."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACTIONS_FIELD_NUMBER: builtins.int
     OPEN_FIELD_NUMBER: builtins.int
     open: builtins.int
-    """All open actions of the job."""
+    """Number of all open actions of the job."""
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExplainResponse]:
-        """The actions, each as Explain tells it, without shortages, holders and what it is expected to need. Of the story there
-        is the first event.
+        """The oldest actions, each as in Explain, without shortages, holders and expected needs. The story has the first event
+        only.
         """
 
     def __init__(
@@ -664,7 +664,7 @@ global___ExplainRequest = ExplainRequest
 
 @typing.final
 class ExplainResponse(google.protobuf.message.Message):
-    """See Explain."""
+    """The state of an action, and the reason for it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -680,38 +680,38 @@ class ExplainResponse(google.protobuf.message.Message):
     JOB_CLOSED_FIELD_NUMBER: builtins.int
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     kind: callsheet.v1.action_pb2.ActionKind.ValueType
-    """Its kind."""
+    """Its kind; unset for one that is newer than this code."""
     state: global___ActionState.ValueType
     """Its state."""
     wait_reason: global___WaitReason.ValueType
-    """Why it waits."""
+    """The reason why it waits."""
     explanation: builtins.str
     """The same as a sentence, with numbers."""
     job_closed: builtins.bool
-    """True: it has its outcome and its job was closed since; this is the summary that was kept."""
+    """Whether it has its outcome and its job was closed since; this is the summary that was kept."""
     trajectory_id: builtins.str
-    """Its trajectory; empty if it has none, or is kept no more."""
+    """Its trajectory; empty if it has none, or if it is kept no more."""
     @property
     def key(self) -> callsheet.v1.common_pb2.ActionKey:
-        """Which action."""
+        """The action."""
 
     @property
     def shortages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResourceShortage]:
-        """What is short on the node that comes closest, for WAIT_REASON_RESOURCES, WAIT_REASON_QUOTA, and WAIT_REASON_ADMISSION
-        where a sandbox finds no room. Empty where units are free but do not lie together.
+        """The missing units on the node that comes closest, for WAIT_REASON_RESOURCES, WAIT_REASON_QUOTA, and for
+        WAIT_REASON_ADMISSION if a sandbox finds no capacity. Empty if units are free but do not lie together.
         """
 
     @property
     def story(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoryEvent]:
-        """What happened so far, in order."""
+        """The events so far, in order."""
 
     @property
     def expected(self) -> global___ExpectedRun:
-        """What it is expected to need; unset once it has its outcome."""
+        """Its expected needs; unset once it has its outcome."""
 
     @property
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Holder]:
-        """Who holds what it lacks, longest first, at most 20."""
+        """The holders of the missing units, longest first, at most 20."""
 
     def __init__(
         self,
@@ -735,8 +735,8 @@ global___ExplainResponse = ExplainResponse
 
 @typing.final
 class Holder(google.protobuf.message.Message):
-    """Something that holds units that a waiting action lacks. Of another job than its own a caller with a job's token learns
-    the node, the units and the time alone.
+    """A holder of units that a waiting action lacks. Of another job than its own a caller with a job's token sees only the
+    node, the units and the time.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -768,20 +768,20 @@ class Holder(google.protobuf.message.Message):
     job_id: builtins.str
     """The job it belongs to; empty if that is another job, which the caller may not see."""
     action_id: builtins.str
-    """The action that runs with them; empty where a trajectory holds them between its actions."""
+    """The action that runs with them; empty if a trajectory holds them between its actions."""
     trajectory_id: builtins.str
-    """The trajectory, if any."""
+    """The trajectory; empty if it has none."""
     node_id: builtins.str
     """The node."""
     held_s: builtins.float
-    """For how long, in seconds."""
+    """Seconds since it began to hold them."""
     sessions: builtins.int
     """Client sessions that hold its job now; 0: its client is away."""
     expires_in_s: builtins.float
     """Seconds until its job expires; unset while it cannot."""
     @property
     def units(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """What it holds, by resource, in units; "slots" are those of a service."""
+        """Its held units, by resource; "slots" are those of a service."""
 
     def __init__(
         self,
@@ -803,7 +803,7 @@ global___Holder = Holder
 
 @typing.final
 class ExpectedRun(google.protobuf.message.Message):
-    """What an action is expected to need, at its fewest units."""
+    """The expected needs of an action, at its fewest units."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -845,7 +845,7 @@ global___ExpectedRun = ExpectedRun
 
 @typing.final
 class ResourceShortage(google.protobuf.message.Message):
-    """A resource that is short."""
+    """A resource that is short on a node."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -886,10 +886,10 @@ class StoryEvent(google.protobuf.message.Message):
     TIME_FIELD_NUMBER: builtins.int
     EVENT_FIELD_NUMBER: builtins.int
     event: builtins.str
-    """What, as a sentence."""
+    """The event, as a sentence."""
     @property
     def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When."""
+        """The time of the event."""
 
     def __init__(
         self,
@@ -1343,7 +1343,7 @@ global___ListClosedJobsResponse = ListClosedJobsResponse
 
 @typing.final
 class ClosedJob(google.protobuf.message.Message):
-    """A job that was closed."""
+    """The record of a job that was closed."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1356,20 +1356,20 @@ class ClosedJob(google.protobuf.message.Message):
     job_id: builtins.str
     """Its id."""
     reason: builtins.str
-    """Why it was closed, as a sentence."""
+    """The reason why it was closed, as a sentence."""
     reopened: builtins.bool
-    """Whether a later job has its id: ListTrajectoryHistory and ListActionHistory tell of the newest."""
+    """Whether a later job has its id: the histories of trajectories and actions are those of the newest."""
     @property
     def opened(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it was opened."""
+        """The time when it was opened."""
 
     @property
     def closed(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it was closed."""
+        """The time when it was closed."""
 
     @property
     def cost(self) -> callsheet.v1.common_pb2.Cost:
-        """What all under it cost. Attempts that outlive their job are added when they end."""
+        """The cost of all its work. Attempts that outlive their job are added when they end."""
 
     def __init__(
         self,
@@ -1416,7 +1416,7 @@ global___DrainManagerRequest = DrainManagerRequest
 
 @typing.final
 class DrainManagerResponse(google.protobuf.message.Message):
-    """See DrainManager. What dies with the manager if it leaves before it ends."""
+    """The work that dies with a manager if the manager leaves too early."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1496,7 +1496,7 @@ global___WhatIfRequest = WhatIfRequest
 
 @typing.final
 class WhatIfResponse(google.protobuf.message.Message):
-    """See WhatIf."""
+    """The effect of more nodes in a pool."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1513,11 +1513,11 @@ class WhatIfResponse(google.protobuf.message.Message):
     """The comparison as a sentence, with numbers."""
     @property
     def before(self) -> global___Outlook:
-        """With the nodes there are."""
+        """The prospects with these nodes."""
 
     @property
     def after(self) -> global___Outlook:
-        """With those added."""
+        """The prospects with those added."""
 
     def __init__(
         self,
@@ -1535,7 +1535,7 @@ global___WhatIfResponse = WhatIfResponse
 
 @typing.final
 class Outlook(google.protobuf.message.Message):
-    """What actions can expect if nothing new arrives."""
+    """The prospects of actions if nothing new arrives."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1544,8 +1544,8 @@ class Outlook(google.protobuf.message.Message):
     START_NOW_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
     mean_act_s: builtins.float
-    """Mean predicted completion time in seconds of all actions below, by weight: from now for those that wait, as a whole
-    for those that share cores.
+    """Mean predicted completion time in seconds of all actions below, by weight: from now for those that wait, as a whole for
+    those that share cores.
     """
     start_now: builtins.int
     """Actions that start in the next planning round."""
@@ -1572,7 +1572,7 @@ global___Outlook = Outlook
 
 @typing.final
 class ClassOutlook(google.protobuf.message.Message):
-    """What the members of a class of waiting actions can expect."""
+    """The prospects of a class of waiting actions."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1610,7 +1610,7 @@ global___ClassOutlook = ClassOutlook
 
 @typing.final
 class SharedCores(google.protobuf.message.Message):
-    """Cores that commands share, and what they would use of them."""
+    """Commands that share the cores of their sandboxes' nodes, in one pool."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1625,7 +1625,7 @@ class SharedCores(google.protobuf.message.Message):
     use: builtins.float
     """Cores they would use if there were enough."""
     mean_act_s: builtins.float
-    """Mean predicted execution time in seconds, with the cores they have."""
+    """Their mean expected completion time in seconds with the present cores, their execution so far included."""
     def __init__(
         self,
         *,

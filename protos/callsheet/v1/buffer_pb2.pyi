@@ -16,18 +16,18 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class TrajectoryResult(google.protobuf.message.Message):
-    """What a finished trajectory has for its trainer."""
+    """The last word of a rollout on its trajectory."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REWARD_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     reward: builtins.float
-    """What it was worth; a finite number."""
+    """Its worth; a finite number."""
     @property
     def payload(self) -> callsheet.v1.common_pb2.Blob:
-        """What the trainer needs of it; unset for nothing. Inline at most 4,096 bytes. A stored payload is kept until its batch
-        is acknowledged, and then as any that the job uses no longer.
+        """The rollout's data for the trainer; empty for nothing, and in listings. Inline at most 4,096 bytes. A stored payload is
+        kept until its batch is acknowledged, and then as any that the job uses no longer.
         """
 
     def __init__(
@@ -63,22 +63,22 @@ class BufferedTrajectory(google.protobuf.message.Message):
     policy_version: builtins.int
     """The newest policy version when it was opened."""
     staleness: builtins.int
-    """The newest version less that one: as the batch was taken, or now."""
+    """The newest version less that one: when its batch was taken, or now."""
     batch_id: builtins.str
     """The batch that it was given out with; empty while it is in none."""
     whole: builtins.bool
     """Whether its group is whole, so that it may be given out."""
     @property
     def result(self) -> global___TrajectoryResult:
-        """What it finished with; in listings without the payload."""
+        """The result that it finished with; in listings without the payload."""
 
     @property
     def took(self) -> google.protobuf.duration_pb2.Duration:
-        """From its opening to its end."""
+        """Time from its opening to its end."""
 
     @property
     def waited(self) -> google.protobuf.duration_pb2.Duration:
-        """Since its end."""
+        """Time since its end."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ global___BufferedTrajectory = BufferedTrajectory
 
 @typing.final
 class TrajectoryBatch(google.protobuf.message.Message):
-    """Finished trajectories, leased to a trainer."""
+    """Finished trajectories that are leased to a trainer."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -114,11 +114,11 @@ class TrajectoryBatch(google.protobuf.message.Message):
     """The newest policy version when it was taken."""
     @property
     def trajectories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BufferedTrajectory]:
-        """Its trajectories, the oldest group first, and groups whole."""
+        """Its trajectories, the oldest group first, and groups whole; none if there were too few."""
 
     @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
-        """How long its lease goes on."""
+        """Time that its lease went on when it came."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ global___TrajectoryBatch = TrajectoryBatch
 
 @typing.final
 class LeasedBatchStatus(google.protobuf.message.Message):
-    """A leased batch, as operators see it."""
+    """A leased batch without its trajectories."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -148,7 +148,7 @@ class LeasedBatchStatus(google.protobuf.message.Message):
     """Trajectories in it."""
     @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
-        """How long its lease goes on."""
+        """Time that its lease goes on."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ global___LeasedBatchStatus = LeasedBatchStatus
 
 @typing.final
 class LengthShare(google.protobuf.message.Message):
-    """Trajectories of about one length, and what part of them was trained on."""
+    """Trajectories of about one length, and the part of them that was trained on."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -172,7 +172,7 @@ class LengthShare(google.protobuf.message.Message):
     TRAJECTORIES_FIELD_NUMBER: builtins.int
     TRAINED_FIELD_NUMBER: builtins.int
     trajectories: builtins.int
-    """How many are over: trained on, dropped or evicted."""
+    """Number of those that are over: trained on, dropped or evicted."""
     trained: builtins.float
     """The part of them that was trained on, 0 to 1."""
     @property
@@ -193,7 +193,7 @@ global___LengthShare = LengthShare
 
 @typing.final
 class BufferStatus(google.protobuf.message.Message):
-    """A job's buffer. What is counted over time is counted since the scheduler's start."""
+    """A job's buffer of finished trajectories. Counts over time begin at the scheduler's start."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -246,9 +246,9 @@ class BufferStatus(google.protobuf.message.Message):
     incomplete: builtins.int
     """Finished trajectories that wait for the rest of their group."""
     bound: builtins.int
-    """From so many that are ready or leased on, no new trajectory begins."""
+    """If so many are ready or leased, no new trajectory begins."""
     held_up: builtins.str
-    """Why new trajectories do not begin now, as a sentence; empty if they may."""
+    """The reason why new trajectories do not begin now, as a sentence; empty if they may."""
     waiting_takers: builtins.int
     """Requests that wait for a batch."""
     @property

@@ -43,7 +43,7 @@ class _SettlementEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Its lease begins anew, as long as before."""
 
 class Settlement(_Settlement, metaclass=_SettlementEnumTypeWrapper):
-    """What a taker wants with its batch."""
+    """A taker's intent with its batch."""
 
 SETTLEMENT_UNSPECIFIED: Settlement.ValueType  # 0
 """The default, the same as SETTLEMENT_ACKNOWLEDGE."""

@@ -34,7 +34,7 @@ class _OutputStreamEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Standard error."""
 
 class OutputStream(_OutputStream, metaclass=_OutputStreamEnumTypeWrapper):
-    """Which of a command's two outputs."""
+    """One of a command's two outputs."""
 
 OUTPUT_STREAM_UNSPECIFIED: OutputStream.ValueType  # 0
 """Not an output."""
@@ -184,7 +184,8 @@ global___ActionKey = ActionKey
 
 @typing.final
 class Cost(google.protobuf.message.Message):
-    """What something cost, by resource. Costs add up: a job's is the sum over its trajectories and its actions without one.
+    """The cost of an action, a trajectory, a group or a job, by resource. Costs add up: the cost of a job is the sum over its
+    trajectories and its actions without one.
 
     "cpu" is in core-seconds, "memory" in GiB-seconds and "gpu" in GPU-seconds. "tokens_in" are tokens of prompts that an
     engine or a provider computed, "tokens_cached" those that it had in its cache, and "tokens_out" those that it made.
@@ -229,11 +230,11 @@ class Cost(google.protobuf.message.Message):
     USED_FIELD_NUMBER: builtins.int
     @property
     def held(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """What it kept from others, whether it used that or not: "cpu", "memory" and "gpu" alone. Nothing that waits holds."""
+        """Amounts that were kept from others, used or not: "cpu", "memory" and "gpu" only. Nothing that waits holds."""
 
     @property
     def used(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """What it used, as far as that was measured: all but "gpu"."""
+        """Amounts that were used, as far as that was measured: all resources but "gpu"."""
 
     def __init__(
         self,

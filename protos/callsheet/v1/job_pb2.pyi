@@ -39,7 +39,7 @@ class _PriorityClassEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """Anything that can wait: served last."""
 
 class PriorityClass(_PriorityClass, metaclass=_PriorityClassEnumTypeWrapper):
-    """How trajectories of a job are ranked before others."""
+    """The rank of a job's trajectories."""
 
 PRIORITY_CLASS_UNSPECIFIED: PriorityClass.ValueType  # 0
 """The default, the same as PRIORITY_CLASS_TRAIN."""
@@ -58,7 +58,7 @@ class _Opening:
 class _OpeningEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Opening.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     OPENING_UNSPECIFIED: _Opening.ValueType  # 0
-    """Not told."""
+    """Not reported."""
     OPENING_CREATED: _Opening.ValueType  # 1
     """It is new."""
     OPENING_ATTACHED: _Opening.ValueType  # 2
@@ -67,10 +67,10 @@ class _OpeningEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """A trajectory that was closed before: it stays closed. Also a new one whose group had its quorum already."""
 
 class Opening(_Opening, metaclass=_OpeningEnumTypeWrapper):
-    """What an open found."""
+    """The result of an open."""
 
 OPENING_UNSPECIFIED: Opening.ValueType  # 0
-"""Not told."""
+"""Not reported."""
 OPENING_CREATED: Opening.ValueType  # 1
 """It is new."""
 OPENING_ATTACHED: Opening.ValueType  # 2
@@ -88,7 +88,7 @@ class _OnInfraEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     ON_INFRA_UNSPECIFIED: _OnInfra.ValueType  # 0
     """The default, the same as ON_INFRA_REPLACE."""
     ON_INFRA_REPLACE: _OnInfra.ValueType  # 1
-    """It takes no seat: another trajectory may join in its place."""
+    """It takes no seat: another trajectory joins in its place."""
     ON_INFRA_RETRY: _OnInfra.ValueType  # 2
     """The same trajectory starts over: its client runs it again and does not close it. One that is closed as lost all the
     same keeps its seat.
@@ -99,14 +99,14 @@ class _OnInfraEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The group goes on with a member less: no other joins, and the quorum is at most what is left of its size."""
 
 class OnInfra(_OnInfra, metaclass=_OnInfraEnumTypeWrapper):
-    """What a group does with a member that was lost to an INFRA failure, as often as its `infra_budget` allows. A member that
+    """A group's treatment of a member that was lost to an INFRA failure, as often as its `infra_budget` allows. A member that
     is lost beyond that keeps its seat and has failed.
     """
 
 ON_INFRA_UNSPECIFIED: OnInfra.ValueType  # 0
 """The default, the same as ON_INFRA_REPLACE."""
 ON_INFRA_REPLACE: OnInfra.ValueType  # 1
-"""It takes no seat: another trajectory may join in its place."""
+"""It takes no seat: another trajectory joins in its place."""
 ON_INFRA_RETRY: OnInfra.ValueType  # 2
 """The same trajectory starts over: its client runs it again and does not close it. One that is closed as lost all the
 same keeps its seat.
@@ -130,7 +130,7 @@ class _TrajectoryEndEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     TRAJECTORY_END_ABANDONED: _TrajectoryEnd.ValueType  # 2
     """It was given up and does not count."""
     TRAJECTORY_END_LOST: _TrajectoryEnd.ValueType  # 3
-    """It was lost to an INFRA failure: it does not count, and its group's `on_infra` says what becomes of its seat."""
+    """It was lost to an INFRA failure and does not count; its group's `on_infra` settles its seat."""
 
 class TrajectoryEnd(_TrajectoryEnd, metaclass=_TrajectoryEndEnumTypeWrapper):
     """How a trajectory ended."""
@@ -142,7 +142,7 @@ TRAJECTORY_END_COMPLETED: TrajectoryEnd.ValueType  # 1
 TRAJECTORY_END_ABANDONED: TrajectoryEnd.ValueType  # 2
 """It was given up and does not count."""
 TRAJECTORY_END_LOST: TrajectoryEnd.ValueType  # 3
-"""It was lost to an INFRA failure: it does not count, and its group's `on_infra` says what becomes of its seat."""
+"""It was lost to an INFRA failure and does not count; its group's `on_infra` settles its seat."""
 global___TrajectoryEnd = TrajectoryEnd
 
 @typing.final
@@ -164,36 +164,38 @@ class JobSpec(google.protobuf.message.Message):
     job_id: builtins.str
     """1 to 256 characters, unique in the scheduler."""
     share: builtins.float
-    """Fair share relative to other jobs, at most 1,000,000; 0 means 1. Not to be taken for an action's weight."""
+    """Fair share relative to other jobs, above 0 and at most 1,000,000; in a message 0 stands for 1. It is not an action's
+    weight.
+    """
     priority_class: global___PriorityClass.ValueType
     """Its class."""
     max_actions: builtins.int
     """The most actions it may have queued or running at once; 0 means no limit of its own."""
     detached: builtins.bool
-    """True: the job needs no session and never expires."""
+    """Whether the job needs no session and never expires."""
     dead_sandbox_is_infra: builtins.bool
-    """True: an action whose sandbox dies while a command runs in it fails as INFRA. By default it fails as ENV, as what
-    runs there may have brought that about; so do later actions of the trajectory until its next reset.
+    """Whether an action whose sandbox dies while a command runs in it fails as INFRA. By default it fails as ENV, because a
+    command there may have caused the death. So do later actions of the trajectory until its next reset.
     """
     max_buffered: builtins.int
-    """From so many finished trajectories in its buffer on no new one begins, at most 100,000; 0 takes the server's default
-    (4,096).
+    """If its buffer has so many finished trajectories, no new one begins; if it has twice as many, a finish waits. At most
+    100,000; 0 takes the server's default (4,096).
     """
     @property
     def staleness(self) -> global___Staleness:
-        """What becomes of trajectories that fall behind the newest policy version; unset means nothing does."""
+        """The rule for trajectories that fall behind the newest policy version; unset if there is none."""
 
     @property
     def grace(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the job lives on after its last session ended; then it expires: its actions are cancelled and its
-        trajectories closed, while outcomes stay. Above 0; unset takes the server's default (120 s). See `detached`.
+        """Time that the job lives on after its last session ended. Then its actions are cancelled and its trajectories closed,
+        while outcomes stay. Above 0; unset takes the server's default (120 s). See `detached`.
         """
 
     @property
     def idle_timeout(self) -> google.protobuf.duration_pb2.Duration:
-        """Without any work for this long the job is closed, even while sessions hold it. Work is an open action, an action that
-        ends, or a request about the job but for holding it. Above 0, at most 30 days; unset takes the server's default
-        (7 days), and means never for a detached job.
+        """After so long without any work the job is closed, even while a session holds it. Work is an open action, an action that
+        ends, or a request about the job, except to hold it. Above 0, at most 30 days; unset takes the server's default (7
+        days), and means never for a detached job.
         """
 
     def __init__(
@@ -217,8 +219,9 @@ global___JobSpec = JobSpec
 
 @typing.final
 class Staleness(google.protobuf.message.Message):
-    """What a job wants of trajectories that fall behind the newest policy version. A trajectory's staleness is the newest
-    version less the newest when it was opened, counted up to its consumption.
+    """A job's rule for trajectories that fall behind the newest policy version. A trajectory's staleness is the newest version
+    less the newest when it was opened, counted up to its consumption. A rule without any limit paces new trajectories within
+    1 in Python's client.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -227,14 +230,14 @@ class Staleness(google.protobuf.message.Message):
     ADMIT_WITHIN_FIELD_NUMBER: builtins.int
     SELECT_WITHIN_FIELD_NUMBER: builtins.int
     max_versions: builtins.int
-    """Evict: a live trajectory that is staler is cancelled. 0 means that none is."""
+    """Evict: a live trajectory that is staler is cancelled; at least 1. 0 means that none is."""
     admit_within: builtins.int
     """Admit: a new trajectory waits to begin while one more could make any staler than this when it is trained on. Unset
-    does not ask. It counts a version to each batch, and in a batch the most that the newest requests usually ask for. A
-    batch with fewer waits while it would make what is unfinished too stale.
+    paces nothing. A batch counts as a version, and as large as the newest requests usually allow. A batch with fewer
+    trajectories waits while it would make unfinished ones too stale.
     """
     select_within: builtins.int
-    """Select: what is staler when a batch is taken is dropped, a group as a whole. Unset drops none."""
+    """Select: staler samples are dropped when a batch is taken, a group as a whole. Unset drops none."""
     def __init__(
         self,
         *,
@@ -269,10 +272,10 @@ class GroupSpec(google.protobuf.message.Message):
     quorum: builtins.int
     """Completed trajectories after which the others are redundant and are cancelled; 0 means `size`."""
     on_infra: global___OnInfra.ValueType
-    """What becomes of members that were lost to INFRA; the same in every member."""
+    """The treatment of members that were lost to INFRA; the same in every member."""
     infra_budget: builtins.int
-    """How many members it does so for, 0 or more; unset takes `size`, and no bound for ON_INFRA_REPLACE. The same in every
-    member. With ON_INFRA_RETRY clients keep it.
+    """The number of members that `on_infra` applies to, 0 or more; the same in every member. Unset takes `size`, and no bound
+    for ON_INFRA_REPLACE. With ON_INFRA_RETRY clients keep it.
     """
     def __init__(
         self,
@@ -332,7 +335,7 @@ global___TrajectorySpec = TrajectorySpec
 
 @typing.final
 class JobStatus(google.protobuf.message.Message):
-    """What there is to know of an open job."""
+    """One open job."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -398,38 +401,38 @@ class JobStatus(google.protobuf.message.Message):
     forgotten_actions: builtins.int
     """Finished actions of which only the ids are kept, so that they never run again."""
     dead_sandboxes: builtins.int
-    """Actions that failed because their sandbox died while a command ran in it (ENV "state_lost", or INFRA where the job
-    wants that).
+    """Actions that failed because their sandbox died while a command ran in it: as ENV "state_lost", or as INFRA if the job
+    wants that.
     """
     life: builtins.str
-    """Tells it from jobs that had its id before and were closed; later ones sort behind earlier ones."""
+    """Distinguishes it from jobs that had its id before and were closed; later ones sort behind earlier ones."""
     @property
     def spec(self) -> global___JobSpec:
         """The job, with its defaults filled in."""
 
     @property
     def actions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Actions by state, ActionState's names in lower case without the prefix."""
+        """Actions by state, for instance {"queued": 3}."""
 
     @property
     def failures(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Failed actions by FailureKind, its names likewise."""
+        """Failed actions by failure kind, for instance {"infra": 1}."""
 
     @property
     def expires_in(self) -> google.protobuf.duration_pb2.Duration:
-        """Time until it expires; unset while a session holds it, and where it cannot expire (any more)."""
+        """Time until it expires; unset while a session holds it, and if it cannot expire."""
 
     @property
     def closes_in(self) -> google.protobuf.duration_pb2.Duration:
-        """Time until an expired job is closed."""
+        """Time until it is closed because it has expired; unset if it has not."""
 
     @property
     def idle_closes_in(self) -> google.protobuf.duration_pb2.Duration:
-        """Time until it is closed as idle, if nothing happens in it; unset while it has open actions, and where it never is."""
+        """Time until it is closed as idle, if nothing happens in it; unset while it has open actions, and if it never is."""
 
     @property
     def rollouts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.weights_pb2.RolloutStatus]:
-        """Where engines are with the weights that it published, by service; at most one for each."""
+        """The progress of engines with the weights that it published last for each service."""
 
     @property
     def buffer(self) -> callsheet.v1.buffer_pb2.BufferStatus:
@@ -437,7 +440,7 @@ class JobStatus(google.protobuf.message.Message):
 
     @property
     def cost(self) -> callsheet.v1.common_pb2.Cost:
-        """All that its attempts and sandboxes cost until now, over restarts of the scheduler."""
+        """The cost of all of its work until now, over restarts of the scheduler."""
 
     def __init__(
         self,
@@ -467,7 +470,7 @@ global___JobStatus = JobStatus
 
 @typing.final
 class TrajectoryStatus(google.protobuf.message.Message):
-    """What there is to know of a trajectory of an open job."""
+    """One trajectory of an open job."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -483,7 +486,7 @@ class TrajectoryStatus(google.protobuf.message.Message):
     end: global___TrajectoryEnd.ValueType
     """How it ended; unset while it is open."""
     reason: builtins.str
-    """Why it was closed, as a sentence that is kept over restarts; empty while it is open."""
+    """The reason why it was closed, as a sentence that is kept over restarts; empty while it is open."""
     open_actions: builtins.int
     """Its actions that have no outcome yet."""
     admitted: builtins.bool
@@ -500,7 +503,7 @@ class TrajectoryStatus(google.protobuf.message.Message):
 
     @property
     def cost(self) -> callsheet.v1.common_pb2.Cost:
-        """What its attempts cost, repeated ones too, and what its sandbox holds between its commands."""
+        """The cost of its actions until now, repeated attempts included, and of its sandbox between them."""
 
     def __init__(
         self,
@@ -522,7 +525,7 @@ global___TrajectoryStatus = TrajectoryStatus
 
 @typing.final
 class GroupStatus(google.protobuf.message.Message):
-    """What there is to know of a group of an open job."""
+    """One group of an open job."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -567,7 +570,7 @@ class GroupStatus(google.protobuf.message.Message):
 
     @property
     def cost(self) -> callsheet.v1.common_pb2.Cost:
-        """What all of its members cost, lost ones too, except those that are forgotten."""
+        """The cost of its members until now, lost ones too, except those that are forgotten."""
 
     def __init__(
         self,

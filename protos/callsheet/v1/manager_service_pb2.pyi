@@ -415,7 +415,7 @@ class HostedService(google.protobuf.message.Message):
     INSTANCE_SLOTS_FIELD_NUMBER: builtins.int
     DEMAND_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
+    """Its name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
     """
     slots: builtins.int
@@ -438,7 +438,7 @@ class HostedService(google.protobuf.message.Message):
     than its cache holds.
     """
     problem: builtins.str
-    """In answers of the admin service: as in ServiceState."""
+    """In answers of the admin service: the reason why nothing can begin on it, as a sentence; empty if something can."""
     instance_slots: builtins.int
     """As in ServiceState, which may change it."""
     @property
@@ -462,7 +462,7 @@ class HostedService(google.protobuf.message.Message):
 
     @property
     def weights(self) -> global___EngineWeights:
-        """For models whose weights can change: as in ServiceState, which may change it."""
+        """For engines: their weights; unset for other services. ServiceState may change it."""
 
     @property
     def demand(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
@@ -637,7 +637,7 @@ global___RunningAttempt = RunningAttempt
 
 @typing.final
 class SandboxState(google.protobuf.message.Message):
-    """A live sandbox."""
+    """A live sandbox with its owner."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -800,7 +800,7 @@ global___ServiceState = ServiceState
 
 @typing.final
 class EngineWeights(google.protobuf.message.Message):
-    """Which weights an engine has."""
+    """The weights of one engine."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -815,7 +815,7 @@ class EngineWeights(google.protobuf.message.Message):
     version: builtins.int
     """Their version, as far as it is known."""
     reason: builtins.str
-    """Why it is UNPROVED, as a sentence."""
+    """The reason why it may not serve them, or why its newest update failed, as a sentence; empty if it did not."""
     @property
     def proved_by(self) -> global___FencingToken:
         """The rollout that it has proved; unset unless PROVED."""

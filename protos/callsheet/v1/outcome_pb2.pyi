@@ -35,7 +35,7 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     FAILURE_KIND_ENV: _FailureKind.ValueType  # 2
     """The environment's own fault, for instance a set-up command that fails. Not retried."""
     FAILURE_KIND_INFRA: _FailureKind.ValueType  # 3
-    """Machines, processes or networks of the service. Retried where the action's kind allows it."""
+    """Machines, processes or networks of the service: never a reward of 0. Retried if the action's kind allows it."""
     FAILURE_KIND_TIMEOUT: _FailureKind.ValueType  # 4
     """The execution clock ran out. Not retried."""
     FAILURE_KIND_QUOTA: _FailureKind.ValueType  # 5
@@ -43,10 +43,10 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     FAILURE_KIND_RESOURCE_LIMIT: _FailureKind.ValueType  # 6
     """The attempt passed a limit of its sandbox: memory, processes or disk. Not retried."""
     FAILURE_KIND_CANCELLED: _FailureKind.ValueType  # 7
-    """The attempt was stopped on request. Seen only by managers; the outcome is then Cancelled."""
+    """A request stopped the attempt. Only managers see it; the outcome is then Cancelled."""
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
-    """Who or what a failure is due to."""
+    """The side at fault in a failure."""
 
 FAILURE_KIND_UNSPECIFIED: FailureKind.ValueType  # 0
 """Not a kind."""
@@ -55,7 +55,7 @@ FAILURE_KIND_POLICY: FailureKind.ValueType  # 1
 FAILURE_KIND_ENV: FailureKind.ValueType  # 2
 """The environment's own fault, for instance a set-up command that fails. Not retried."""
 FAILURE_KIND_INFRA: FailureKind.ValueType  # 3
-"""Machines, processes or networks of the service. Retried where the action's kind allows it."""
+"""Machines, processes or networks of the service: never a reward of 0. Retried if the action's kind allows it."""
 FAILURE_KIND_TIMEOUT: FailureKind.ValueType  # 4
 """The execution clock ran out. Not retried."""
 FAILURE_KIND_QUOTA: FailureKind.ValueType  # 5
@@ -63,7 +63,7 @@ FAILURE_KIND_QUOTA: FailureKind.ValueType  # 5
 FAILURE_KIND_RESOURCE_LIMIT: FailureKind.ValueType  # 6
 """The attempt passed a limit of its sandbox: memory, processes or disk. Not retried."""
 FAILURE_KIND_CANCELLED: FailureKind.ValueType  # 7
-"""The attempt was stopped on request. Seen only by managers; the outcome is then Cancelled."""
+"""A request stopped the attempt. Only managers see it; the outcome is then Cancelled."""
 global___FailureKind = FailureKind
 
 class _TimeoutKind:
@@ -73,7 +73,7 @@ class _TimeoutKind:
 class _TimeoutKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TimeoutKind.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     TIMEOUT_KIND_UNSPECIFIED: _TimeoutKind.ValueType  # 0
-    """Not a timeout."""
+    """No timeout ran out."""
     TIMEOUT_KIND_SCHEDULE_TO_START: _TimeoutKind.ValueType  # 1
     """From submit to first start."""
     TIMEOUT_KIND_START_TO_CLOSE: _TimeoutKind.ValueType  # 2
@@ -84,10 +84,10 @@ class _TimeoutKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Silence of a running attempt."""
 
 class TimeoutKind(_TimeoutKind, metaclass=_TimeoutKindEnumTypeWrapper):
-    """Which of the four timeouts ran out."""
+    """The timeout that ran out, of four."""
 
 TIMEOUT_KIND_UNSPECIFIED: TimeoutKind.ValueType  # 0
-"""Not a timeout."""
+"""No timeout ran out."""
 TIMEOUT_KIND_SCHEDULE_TO_START: TimeoutKind.ValueType  # 1
 """From submit to first start."""
 TIMEOUT_KIND_START_TO_CLOSE: TimeoutKind.ValueType  # 2
@@ -107,23 +107,23 @@ class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Not a reason."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """A stop token was produced."""
+    """The model produced a stop token."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
-    """`max_new_tokens` or the model's context was reached."""
+    """The generation reached `max_new_tokens` or the model's context."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
-    """It was aborted; the tokens so far are here."""
+    """The generation was aborted; the result has the tokens up to then."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
-    """Why generation ended."""
+    """The reason of a generation's end."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Not a reason."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""A stop token was produced."""
+"""The model produced a stop token."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
-"""`max_new_tokens` or the model's context was reached."""
+"""The generation reached `max_new_tokens` or the model's context."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
-"""It was aborted; the tokens so far are here."""
+"""The generation was aborted; the result has the tokens up to then."""
 global___FinishReason = FinishReason
 
 @typing.final
@@ -324,7 +324,7 @@ global___Expired = Expired
 
 @typing.final
 class Timeline(google.protobuf.message.Message):
-    """When things happened, by the scheduler's clock. Unset where a step was never reached."""
+    """The times of an action's steps, by the scheduler's clock. A step that was never reached has none."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -355,37 +355,38 @@ class Timeline(google.protobuf.message.Message):
     START_WAIT_S_FIELD_NUMBER: builtins.int
     WAITED_S_FIELD_NUMBER: builtins.int
     queue_s: builtins.float
-    """Seconds spent waiting to be dispatched, over all attempts."""
+    """Seconds in the queue before a dispatch, over all attempts."""
     execution_s: builtins.float
-    """Seconds the manager spent executing the last attempt, by its own clock. What the attempt waited for is no part of it."""
+    """Seconds of execution of the last attempt by the manager's clock, without waits."""
     overhead_s: builtins.float
-    """Everything else between submit and end: transport, dispatch and journal."""
+    """The rest of the seconds between submit and end: transport, dispatch and journal."""
     start_wait_s: builtins.float
-    """The part of `queue_s` before its trajectory was let begin; the scheduler bounds how many live at once."""
+    """The part of `queue_s` before the scheduler let the trajectory begin."""
     @property
     def submitted(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The submit arrived."""
+        """The scheduler received the submit."""
 
     @property
     def first_dispatched(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The first attempt was dispatched."""
+        """The scheduler dispatched the first attempt."""
 
     @property
     def dispatched(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The last attempt was dispatched; its grant began."""
+        """The scheduler dispatched the last attempt, whose grant began."""
 
     @property
     def started(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The manager said the last attempt started."""
+        """The manager reported the start of the last attempt."""
 
     @property
     def ended(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The last attempt's end arrived."""
+        """The scheduler received the last attempt's end."""
 
     @property
     def waited_s(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """Seconds that it waited after its dispatch, by cause: those of AttemptEnded, and "attempts" for attempts before the
-        last one and for one whose manager told no end, and "scheduler" for a restart of that.
+        """Seconds of waits after the dispatch, by cause, such as "cores" or "image": those of AttemptEnded, "attempts" for
+        attempts before the last one and for one whose manager reported no end, and "scheduler" for a restart of the scheduler.
+        See docs/concepts/outcomes.md.
         """
 
     def __init__(
@@ -409,7 +410,7 @@ global___Timeline = Timeline
 
 @typing.final
 class Usage(google.protobuf.message.Message):
-    """What an attempt used."""
+    """The resources that an attempt used."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -419,10 +420,10 @@ class Usage(google.protobuf.message.Message):
     cpu_s: builtins.float
     """CPU seconds, user and system, of all its processes."""
     peak_memory_bytes: builtins.int
-    """Largest memory use in bytes; 0 if not measured."""
+    """Largest memory use in bytes; 0 if nothing measured it."""
     @property
     def cost(self) -> callsheet.v1.common_pb2.Cost:
-        """What it cost. In an Outcome: all of the action's attempts together, since the scheduler's start."""
+        """Its cost. In an Outcome: the cost of all of the action's attempts that ended since the scheduler's start."""
 
     def __init__(
         self,
@@ -438,7 +439,7 @@ global___Usage = Usage
 
 @typing.final
 class PolicyVersionSpan(google.protobuf.message.Message):
-    """Consecutive tokens that one policy version produced."""
+    """Consecutive output tokens that one policy version produced."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -446,7 +447,7 @@ class PolicyVersionSpan(google.protobuf.message.Message):
     BEGIN_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     version: builtins.int
-    """The version."""
+    """The policy version."""
     begin: builtins.int
     """Index of the first output token."""
     end: builtins.int
@@ -478,21 +479,23 @@ class GenerateResult(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     BEGUN_VERSION_FIELD_NUMBER: builtins.int
     finish_reason: global___FinishReason.ValueType
-    """Why it ended."""
+    """The reason of the end."""
     cached_tokens: builtins.int
     """Prompt tokens found in the engine's cache."""
     log_probs_mode: callsheet.v1.action_pb2.LogProbsMode.ValueType
-    """Of which distribution the log-probabilities are."""
+    """The distribution of the log-probabilities."""
     seed: builtins.int
-    """The seed that was used, given or drawn: with it the same prompt and weights give the same tokens."""
+    """The seed of the sampling, given or drawn. The same prompt, weights and seed give the same tokens. Unset if the engine
+    does not report the seed.
+    """
     text: builtins.str
-    """Text of the new tokens, special tokens left out; bytes that are not UTF-8 become U+FFFD. Unset: the engine has no
+    """Text of the new tokens, special tokens left out; bytes that are not UTF-8 become U+FFFD. Unset if the engine has no
     tokenizer.
     """
     begun_version: builtins.int
-    """The policy version that its engine served when it was let begin; unset if that is not told. Where the first of
-    `policy_versions` is another one, weights changed between two of its prompt's tokens or before them: with the mode
-    "keep" the KV of the prompt may be of both.
+    """The policy version that the engine served at the start; unset if the engine does not report it. If the first of
+    `policy_versions` differs, an update with mode "keep" came before the first token, and the KV of the prompt may be of
+    both versions.
     """
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -504,7 +507,7 @@ class GenerateResult(google.protobuf.message.Message):
 
     @property
     def policy_versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyVersionSpan]:
-        """Which policy version made which tokens; covers all tokens in order."""
+        """The policy versions that made the tokens, in order; they cover all tokens."""
 
     def __init__(
         self,
@@ -546,12 +549,12 @@ class EnvResetResult(google.protobuf.message.Message):
     trajectory_id: builtins.str
     """The trajectory it was made for."""
     set_up_reused: builtins.bool
-    """True: the sandbox began with the files of an earlier run of the same set-up, whose result `set_up` is."""
+    """Whether the sandbox began with the files of an earlier run of the same set-up; `set_up` is that run's result."""
     image_digest: builtins.str
-    """"sha256:..." of the manifest of an image that came from a registry, which names exactly these files; else empty."""
+    """"sha256:..." of an image from a registry, which names exactly these files; else empty."""
     @property
     def set_up(self) -> global___CommandResult:
-        """The set-up command's result; unset if there was none."""
+        """The set-up command's result; unset without a set-up command."""
 
     def __init__(
         self,
@@ -583,30 +586,30 @@ class CommandResult(google.protobuf.message.Message):
     SESSION_FIELD_NUMBER: builtins.int
     DOWNLOADS_FIELD_NUMBER: builtins.int
     exit_code: builtins.int
-    """Exit code; minus `signal` if a signal ended the command, as in Python's subprocess. So 0 is always a success."""
+    """The exit code; minus `signal` if a signal ended the command, as in Python's `subprocess`. So 0 is always a success."""
     signal: builtins.int
-    """The signal that ended it; 0 if it exited by itself."""
+    """The signal that ended the command; 0 if the command exited by itself."""
     stdout_dropped_bytes: builtins.int
-    """Bytes of standard output left out between head and tail."""
+    """Bytes left out between head and tail of `stdout`."""
     stderr_dropped_bytes: builtins.int
-    """Bytes of standard error left out between head and tail."""
+    """Bytes left out between head and tail of `stderr`."""
     wall_s: builtins.float
     """Wall-clock seconds."""
     @property
     def stdout(self) -> callsheet.v1.common_pb2.Blob:
-        """Standard output, head and tail if it was too long."""
+        """Standard output; head and tail if the output was too long."""
 
     @property
     def stderr(self) -> callsheet.v1.common_pb2.Blob:
-        """Standard error, likewise."""
+        """Standard error; head and tail if the output was too long."""
 
     @property
     def session(self) -> global___SessionReport:
-        """Set where the command ran in a session."""
+        """The place of the step in its session; unset without a session."""
 
     @property
     def downloads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DownloadedFile]:
-        """The files that were asked for, in that order. None if the command was stopped."""
+        """The requested files, in the order of the request; empty if the command was stopped."""
 
     def __init__(
         self,
@@ -628,17 +631,17 @@ global___CommandResult = CommandResult
 
 @typing.final
 class SessionReport(google.protobuf.message.Message):
-    """What a step was in its session."""
+    """The place of a step in its session."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STARTED_FIELD_NUMBER: builtins.int
     ENDED_FIELD_NUMBER: builtins.int
     started: builtins.bool
-    """The session began with it: what an earlier session of this name held is not there."""
+    """Whether the session began with this step, without the state of an earlier session of the name."""
     ended: builtins.bool
-    """The session ended with it, for instance by `exit` or because it could not be stopped otherwise. The next step that
-    names it begins another.
+    """Whether the session ended with this step, for instance by `exit` or because nothing else could stop the step. The next
+    step that names the session begins another one.
     """
     def __init__(
         self,
@@ -652,7 +655,7 @@ global___SessionReport = SessionReport
 
 @typing.final
 class DownloadedFile(google.protobuf.message.Message):
-    """A file that was asked for."""
+    """A file that an env_step asked for."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -660,14 +663,14 @@ class DownloadedFile(google.protobuf.message.Message):
     CONTENT_FIELD_NUMBER: builtins.int
     REFUSAL_FIELD_NUMBER: builtins.int
     path: builtins.str
-    """Its path, as it was asked for."""
+    """The path in the request."""
     refusal: builtins.str
-    """Why there are none: "missing", "not_a_file" (a directory, a symbolic link or a path through one), "too_large" (the
-    files of one step together), or "unreadable".
+    """The reason for a missing content: "missing", "not_a_file" (a directory, a symbolic link or a path through one),
+    "too_large" (the files of one step together), or "unreadable"; empty with content.
     """
     @property
     def content(self) -> callsheet.v1.common_pb2.Blob:
-        """Its bytes."""
+        """The file's bytes; unset for a refusal."""
 
     def __init__(
         self,
@@ -691,7 +694,7 @@ class ToolCallResult(google.protobuf.message.Message):
     RESPONSE_FIELD_NUMBER: builtins.int
     @property
     def response(self) -> callsheet.v1.common_pb2.Blob:
-        """As the service defines it."""
+        """The response, as the service defines it."""
 
     def __init__(
         self,
@@ -736,32 +739,34 @@ class RewardResult(google.protobuf.message.Message):
     LINE_S_FIELD_NUMBER: builtins.int
     RESTORE_S_FIELD_NUMBER: builtins.int
     score: builtins.float
-    """The score: for tests the share passed, 0 to 1; for models what they return."""
+    """For tests the share that passed, 0 to 1. For models their answer: the raw logit of a head, the sum of a teacher's
+    log-probabilities, or the score of a judge.
+    """
     passed: builtins.int
     """Tests that passed; 0 for models."""
     total: builtins.int
-    """Tests that ran, skipped ones left out; 0 for models."""
+    """Tests that ran, skipped tests left out; 0 for models."""
     text: builtins.str
-    """Of a judge: its whole answer; in a failure for a missing score, too."""
+    """For a judge: its whole answer, also in a failure for a missing score."""
     line_s: builtins.float
-    """Of a hosted model: seconds that the request waited at its manager before its batch began, the restore included."""
+    """For a hosted model: seconds at its manager before its batch began, the restore included."""
     restore_s: builtins.float
-    """Of a hosted model: seconds of that wait in which its weights were brought in."""
+    """For a hosted model: seconds of `line_s` in which the manager brought the weights in."""
     @property
     def command(self) -> global___CommandResult:
-        """The test run, or the script's; unset for models."""
+        """The run of the tests or of the script; unset for models."""
 
     @property
     def components(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
-        """Named parts of the score, for scorers that tell them."""
+        """Named parts of the score, for scorers that have parts."""
 
     @property
     def log_probs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Of a teacher: the log-probability of each token of `token_ids`; the score is their sum."""
+        """For a teacher: natural logarithms, one for each of `token_ids`; the score is their sum."""
 
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Of a teacher: those tokens."""
+        """For a teacher: the tokens that it looked at."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class _UpdateModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """The weights change between two of their tokens."""
 
 class UpdateMode(_UpdateMode, metaclass=_UpdateModeEnumTypeWrapper):
-    """What a weight update does to requests that have begun."""
+    """The effect of a weight update on requests that have begun."""
 
 UPDATE_MODE_UNSPECIFIED: UpdateMode.ValueType  # 0
 """Drain."""
@@ -56,29 +56,29 @@ class _WeightsStanding:
 class _WeightsStandingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_WeightsStanding.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     WEIGHTS_STANDING_UNSPECIFIED: _WeightsStanding.ValueType  # 0
-    """The manager has nothing to say of weights."""
+    """The manager reports no weights, for instance because it has no engine."""
     WEIGHTS_STANDING_INITIAL: _WeightsStanding.ValueType  # 1
-    """Those it was started with; this process of its manager has not changed them."""
+    """The weights that the engine was started with; this process of its manager has not changed them."""
     WEIGHTS_STANDING_PROVED: _WeightsStanding.ValueType  # 2
-    """Those of a rollout, proved."""
+    """The weights of a rollout, proved."""
     WEIGHTS_STANDING_UPDATING: _WeightsStanding.ValueType  # 3
-    """They are being changed: it begins nothing now."""
+    """The weights are being changed: the engine begins nothing now."""
     WEIGHTS_STANDING_UNPROVED: _WeightsStanding.ValueType  # 4
-    """Nobody knows: an update failed half-way or was not proved, or the engine has restarted since."""
+    """The weights are unknown: an update failed half-way or was not proved, or the engine has restarted since."""
 
 class WeightsStanding(_WeightsStanding, metaclass=_WeightsStandingEnumTypeWrapper):
-    """Whether an engine has weights that it may serve."""
+    """The standing of an engine's weights: whether the engine may serve them."""
 
 WEIGHTS_STANDING_UNSPECIFIED: WeightsStanding.ValueType  # 0
-"""The manager has nothing to say of weights."""
+"""The manager reports no weights, for instance because it has no engine."""
 WEIGHTS_STANDING_INITIAL: WeightsStanding.ValueType  # 1
-"""Those it was started with; this process of its manager has not changed them."""
+"""The weights that the engine was started with; this process of its manager has not changed them."""
 WEIGHTS_STANDING_PROVED: WeightsStanding.ValueType  # 2
-"""Those of a rollout, proved."""
+"""The weights of a rollout, proved."""
 WEIGHTS_STANDING_UPDATING: WeightsStanding.ValueType  # 3
-"""They are being changed: it begins nothing now."""
+"""The weights are being changed: the engine begins nothing now."""
 WEIGHTS_STANDING_UNPROVED: WeightsStanding.ValueType  # 4
-"""Nobody knows: an update failed half-way or was not proved, or the engine has restarted since."""
+"""The weights are unknown: an update failed half-way or was not proved, or the engine has restarted since."""
 global___WeightsStanding = WeightsStanding
 
 class _EngineState:
@@ -90,27 +90,27 @@ class _EngineStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ENGINE_STATE_UNSPECIFIED: _EngineState.ValueType  # 0
     """Not specified."""
     ENGINE_STATE_WAITING: _EngineState.ValueType  # 1
-    """It has not begun."""
+    """The engine has not begun."""
     ENGINE_STATE_UPDATING: _EngineState.ValueType  # 2
-    """It is updating, or proves what it has."""
+    """The engine is updating, or proves its weights."""
     ENGINE_STATE_PROVED: _EngineState.ValueType  # 3
-    """It has proved the version."""
+    """The engine has proved the version."""
     ENGINE_STATE_QUARANTINED: _EngineState.ValueType  # 4
-    """Its last update failed; it is tried again later."""
+    """The engine's last update failed; it is tried again later."""
 
 class EngineState(_EngineState, metaclass=_EngineStateEnumTypeWrapper):
-    """Where an engine is in a rollout."""
+    """The place of an engine in a rollout."""
 
 ENGINE_STATE_UNSPECIFIED: EngineState.ValueType  # 0
 """Not specified."""
 ENGINE_STATE_WAITING: EngineState.ValueType  # 1
-"""It has not begun."""
+"""The engine has not begun."""
 ENGINE_STATE_UPDATING: EngineState.ValueType  # 2
-"""It is updating, or proves what it has."""
+"""The engine is updating, or proves its weights."""
 ENGINE_STATE_PROVED: EngineState.ValueType  # 3
-"""It has proved the version."""
+"""The engine has proved the version."""
 ENGINE_STATE_QUARANTINED: EngineState.ValueType  # 4
-"""Its last update failed; it is tried again later."""
+"""The engine's last update failed; it is tried again later."""
 global___EngineState = EngineState
 
 @typing.final
@@ -165,8 +165,9 @@ global___FirstWeights = FirstWeights
 
 @typing.final
 class TransferGroup(google.protobuf.message.Message):
-    """A group of torch.distributed that the trainer forms as rank 0. All engines of the service join it, in the order of
-    their managers' ids, and update together; each has an equal share of the ranks.
+    """Weights that the trainer broadcasts to a group of torch.distributed which it forms as rank 0. All engines of the service
+    join it, in the order of their managers' ids and with as many ranks each, and update together. A publish returns once
+    that was accepted: form the group and broadcast then.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -178,18 +179,18 @@ class TransferGroup(google.protobuf.message.Message):
     BACKEND_FIELD_NUMBER: builtins.int
     TENSORS_FIELD_NUMBER: builtins.int
     address: builtins.str
-    """Host of its rendezvous."""
+    """Host of the group's rendezvous."""
     port: builtins.int
-    """Port of it."""
+    """Its port."""
     group_name: builtins.str
-    """Its name; an engine that is in a group of this name does not join again."""
+    """Names the group; an engine that is in it already does not join again."""
     world_size: builtins.int
     """Members, the trainer among them; at least 2."""
     backend: builtins.str
     """"nccl", or "gloo" on CPUs."""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TensorSpec]:
-        """What is broadcast, in this order; at least one."""
+        """The tensors of the broadcast, in its order; at least one."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ global___TransferGroup = TransferGroup
 
 @typing.final
 class TensorSpec(google.protobuf.message.Message):
-    """One tensor."""
+    """A tensor that the trainer broadcasts."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -243,11 +244,13 @@ class CanaryAnswer(google.protobuf.message.Message):
     LOG_PROBS_FIELD_NUMBER: builtins.int
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The tokens."""
+        """The greedy answer of the trainer's own model; empty if the trainer does not know it. All engines must then answer as
+        the first one that was proved.
+        """
 
     @property
     def log_probs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """The log-probability of each under the model's own distribution: temperature 1, the whole vocabulary."""
+        """The log-probability of each token of the answer, at temperature 1 over the whole vocabulary."""
 
     def __init__(
         self,
@@ -261,7 +264,7 @@ global___CanaryAnswer = CanaryAnswer
 
 @typing.final
 class Canary(google.protobuf.message.Message):
-    """What tells one set of weights from another."""
+    """The proof of one set of weights: a prompt, and the trainer's own greedy answer to it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -269,7 +272,7 @@ class Canary(google.protobuf.message.Message):
     EXPECTED_FIELD_NUMBER: builtins.int
     UNCHANGED_FIELD_NUMBER: builtins.int
     unchanged: builtins.bool
-    """The weights are those of before, under a new version: no warning says so."""
+    """Whether the weights are those of before under a new version, so that no warning says that the answer is as before."""
     @property
     def prompt_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The prompt; empty takes one that every vocabulary has."""
@@ -354,21 +357,21 @@ class EngineStatus(google.protobuf.message.Message):
     manager_id: builtins.str
     """Its manager."""
     state: global___EngineState.ValueType
-    """Where it is."""
+    """Its place in the rollout."""
     version: builtins.int
     """The version that it serves, or served last."""
     serving: builtins.bool
     """Whether it is given generate actions now: it has proved what it serves, or serves what it was started with."""
     reason: builtins.str
-    """Why it waits, is quarantined or serves nothing; empty if it does not."""
+    """The reason why it waits, is quarantined or serves nothing; empty if it does not."""
     failures: builtins.int
     """Updates that failed since its last good one."""
     exposed_s: builtins.float
-    """Seconds in which it could not serve for its weights' sake, since its manager registered."""
+    """Seconds in which it could not serve because of its weights, since its manager registered."""
     last_exposed_s: builtins.float
-    """The part of them that its newest update took."""
+    """The part of `exposed_s` that its newest update took."""
     warning: builtins.str
-    """What a trainer should know of a proved engine, such as that its canary is as before; empty if there is nothing."""
+    """A doubt about proved weights, for instance that the engine answers as before; empty if there is none."""
     @property
     def retry_in(self) -> google.protobuf.duration_pb2.Duration:
         """Time until it is tried again; unset if it is not quarantined, or waits for another publish."""
@@ -406,11 +409,11 @@ class RolloutStatus(google.protobuf.message.Message):
     service: builtins.str
     """The service."""
     version: builtins.int
-    """The version."""
+    """The version of the weights."""
     mode: global___UpdateMode.ValueType
-    """As published."""
+    """The effect on requests that have begun, as published."""
     at_once: builtins.int
-    """As published."""
+    """The most engines that update at a time, as published."""
     @property
     def engines(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EngineStatus]:
         """Its engines, by their managers' ids."""

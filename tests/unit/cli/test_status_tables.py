@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.cli.inspect_commands import attempts_of, engine_rows, sandboxes_of, troubles
-from callsheet.client import EngineState, JobDescription, RolloutEngine, RolloutStatus
+from callsheet.client import ActionKind, EngineState, JobDescription, JobStatus, RolloutEngine, RolloutStatus
 from callsheet.client.admin_values import (
     EngineWeights,
     ManagerStatus,
@@ -14,8 +14,6 @@ from callsheet.client.admin_values import (
     ServiceStatus,
     WeightsStanding,
 )
-from callsheet.client.words.actions import ActionKind
-from callsheet.client.words.jobs import JobStatus
 
 _KINDS = (ActionKind.GENERATE,)
 

@@ -95,8 +95,8 @@ _ON_BOTH_SIDES = frozenset(
     Action ActionKind ActionState Attempt CommandDefaults Cost Demand EngineWeights Explanation FailureKind FinishReason
     Generation Group Holder Job Lane LeasedBatch LengthShare LiveOutput LogProbsMode LostManager Manager OnInfra
     Opened Opening Outbox Outlook PayloadError PayloadTooLargeError PriorityClass RefusalCode RefusedError Sampling
-    Session Settlement SharedCores Shortage TimeoutKind Timeouts Token Trajectory TrajectoryEnd Usage WaitReason
-    WantedUnits WeightsStanding
+    Session Settlement SharedCores Shortage TimeoutKind Timeouts Token Trajectory TrajectoryEnd UpdateMode Usage
+    WaitReason WantedUnits WeightsStanding
     """.split()  # noqa: SIM905
 )
 

@@ -15,6 +15,7 @@ FILES = {
     "scripts/tool.py": '"""A docstring does not count."""\nimport os\nfrom os import sep\nA = 1\n"A text."\n',
     "tests/unit/test_much.py": "C = 3\n" * 50,
     "protos/callsheet/v1/generated_pb2.py": "D = 4\n" * 50,
+    "protos/callsheet/v1/generated_values.py": "D = 4\n" * 50,
     "build/lib/copied.py": "E = 5\n" * 50,
     ".venv/lib/module.py": "F = 6\n" * 50,
 }

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from callsheet.benchmarks.measuring.statistics import percentile
-from callsheet.client.words.actions import ActionKind
+from callsheet.client import ActionKind
 from callsheet.client.words.outcomes import Cancelled, Expired, Failed, Outcome
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.client.words.options import Demand, Hold, Resource
+from callsheet.client import Hold
+from callsheet.client.words.options import Demand, Resource
 from callsheet.managers.sandbox.settings import CoreSharing
 
 SANDBOX_MEMORY_MIB = 192

@@ -12,9 +12,20 @@ import anyio
 from callsheet.benchmarks.real import burner
 from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
-from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
-from callsheet.client.words.options import Hold, Resource
-from callsheet.client.words.outcomes import Timeline
+from callsheet.client import (
+    Client,
+    Command,
+    Demand,
+    Hold,
+    Job,
+    Outcome,
+    SandboxFile,
+    Succeeded,
+    Timeline,
+    Timeouts,
+    Trajectory,
+)
+from callsheet.client.words.options import Resource
 from callsheet.deploy.roles import Role
 
 _BURNER: Final = SandboxFile("burner.py", Path(burner.__file__).read_bytes())

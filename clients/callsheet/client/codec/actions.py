@@ -10,9 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from callsheet.client.codec.fields import (
-    BlobReader,
     BlobWriter,
-    by_number,
     numbers,
     positive,
     put,
@@ -23,7 +21,6 @@ from callsheet.client.codec.fields import (
 from callsheet.client.errors import broken_rule, invalid
 from callsheet.client.words.actions import (
     Action,
-    ActionKind,
     EnvReset,
     EnvStep,
     Generate,
@@ -41,34 +38,26 @@ from callsheet.client.words.commands import (
     Language,
     SandboxFile,
 )
-from callsheet.client.words.options import (
-    Demand,
-    Hold,
-    LogProbsMode,
-    Resource,
+from callsheet.client.words.options import Demand, Resource, check_options
+from callsheet.client.words.results import Result
+from callsheet.v1 import action_pb2, common_pb2
+from callsheet.v1.action_values import (
+    HOLD,
+    ActionKind,
     Retry,
     Timeouts,
     Unservable,
-    check_options,
 )
-from callsheet.client.words.results import (
+from callsheet.v1.outcome_values import (
     CommandResult,
-    DownloadedFile,
     EnvResetResult,
-    FinishReason,
     GenerateResult,
-    PolicyVersionSpan,
-    Result,
     RewardResult,
-    SessionReport,
     ToolCallResult,
 )
-from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.refusals import RefusedError
 from callsheet.v1.rules.actions import check_action
 
-_LOG_PROBS_MODE_BY_NUMBER = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
-_FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
 Encoder: TypeAlias = Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]
 """Puts an action into the message of a submit."""
 
@@ -78,11 +67,11 @@ class Kind(NamedTuple):
 
     Attributes:
         encoders: By the classes of its actions.
-        decode: Makes the value of a success of its message, and of the bytes that this refers to.
+        decode: Makes the value of a success of its message, and of a function that reads its blobs.
     """
 
     encoders: Mapping[type[Action[Any]], Encoder]
-    decode: Callable[[Any, BlobReader], Result]
+    decode: Callable[[Any, Callable[[common_pb2.Blob], bytes]], Result]
 
 
 def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWriter) -> None:
@@ -90,20 +79,6 @@ def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWrit
     put_same(spec.generate, "generate", action)
     if not spec.generate.sampling.top_p:
         raise invalid("generate.sampling.top_p", action.sampling.top_p, "above 0 and at most 1")
-
-
-def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> GenerateResult:
-    return GenerateResult(
-        tuple(message.token_ids),
-        tuple(message.log_probs),
-        _FINISH_REASON.get(message.finish_reason, FinishReason.UNSPECIFIED),
-        tuple(PolicyVersionSpan(span.version, span.begin, span.end) for span in message.policy_versions),
-        message.cached_tokens,
-        _LOG_PROBS_MODE_BY_NUMBER.get(message.log_probs_mode, LogProbsMode.SAMPLED),
-        message.seed if message.HasField("seed") else None,
-        message.text if message.HasField("text") else None,
-        message.begun_version if message.HasField("begun_version") else None,
-    )
 
 
 def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter) -> None:
@@ -116,11 +91,6 @@ def _put_env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWri
         _put_command(spec.env_reset.set_up, "env_reset.set_up", action.set_up, blobs)
 
 
-def _take_env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
-    set_up = _take_command(message.set_up, blobs) if message.HasField("set_up") else None
-    return EnvResetResult(message.sandbox_id, set_up, message.set_up_reused, message.image_digest)
-
-
 def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     put_same(spec.env_step, "env_step", action, blobs, ("command",))
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
@@ -129,10 +99,6 @@ def _put_env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWrite
 def _put_tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
     put(spec, "", service=action.service)
     put_same(spec.tool_call, "tool_call", action, blobs)
-
-
-def _take_tool_call(message: outcome_pb2.ToolCallResult, blobs: BlobReader) -> ToolCallResult:
-    return ToolCallResult(blobs.read(message.response))
 
 
 def _put_reward(scorer: str, spec: action_pb2.ActionSpec, action: Any, blobs: BlobWriter) -> None:
@@ -152,22 +118,6 @@ def _put_run(scorer: str, spec: action_pb2.ActionSpec, action: RewardTests | Rew
     _put_command(message.command, f"reward.{scorer}.command", action.command, blobs)
 
 
-def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
-    command = _take_command(message.command, blobs) if message.HasField("command") else None
-    return RewardResult(
-        message.score,
-        message.passed,
-        message.total,
-        command,
-        dict(message.components),
-        tuple(message.log_probs),
-        tuple(message.token_ids),
-        message.text,
-        message.line_s,
-        message.restore_s,
-    )
-
-
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
     language = instance(f"{where}.language", command.language, Language, "a Language")
     if isinstance(command.program, str):
@@ -178,32 +128,11 @@ def _put_command(message: action_pb2.Command, where: str, command: Command, blob
     put_same(message, where, command, blobs, () if command.stdin else ("stdin",))
 
 
-def _take_command(message: outcome_pb2.CommandResult, blobs: BlobReader) -> CommandResult:
-    return CommandResult(
-        # A scheduler before this form, and outcomes that it recorded, have 0 beside a signal.
-        -message.signal or message.exit_code,
-        blobs.read(message.stdout),
-        blobs.read(message.stderr),
-        message.signal or None,
-        message.stdout_dropped_bytes,
-        message.stderr_dropped_bytes,
-        message.wall_s,
-        SessionReport(message.session.started, message.session.ended) if message.HasField("session") else None,
-        tuple(_take_download(file, blobs) for file in message.downloads),
-    )
-
-
-def _take_download(message: outcome_pb2.DownloadedFile, blobs: BlobReader) -> DownloadedFile:
-    if message.WhichOneof("result") == "content":
-        return DownloadedFile(message.path, blobs.read(message.content))
-    return DownloadedFile(message.path, None, message.refusal)
-
-
 KINDS: Mapping[ActionKind, Kind] = {
-    ActionKind.GENERATE: Kind({Generate: _put_generate}, _take_generate),
-    ActionKind.ENV_RESET: Kind({EnvReset: _put_env_reset}, _take_env_reset),
-    ActionKind.ENV_STEP: Kind({EnvStep: _put_env_step}, _take_command),
-    ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, _take_tool_call),
+    ActionKind.GENERATE: Kind({Generate: _put_generate}, lambda message, _: GenerateResult.from_message(message)),
+    ActionKind.ENV_RESET: Kind({EnvReset: _put_env_reset}, EnvResetResult.from_message),
+    ActionKind.ENV_STEP: Kind({EnvStep: _put_env_step}, CommandResult.from_message),
+    ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, ToolCallResult.from_message),
     ActionKind.REWARD: Kind(
         {
             RewardTests: partial(_put_run, "test_suite"),
@@ -212,12 +141,12 @@ KINDS: Mapping[ActionKind, Kind] = {
             TeacherLogProbs: partial(_put_reward, "teacher"),
             Judge: partial(_put_reward, "judge"),
         },
-        _take_reward,
+        RewardResult.from_message,
     ),
 }
 """A kind's value is the name of its field in the contract's messages."""
 _ENCODERS = {action: encoder for kind in KINDS.values() for action, encoder in kind.encoders.items()}
-_HOLD = numbers(Hold, "HOLD_", action_pb2.Hold)
+_HOLD = numbers(HOLD)
 
 
 def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:

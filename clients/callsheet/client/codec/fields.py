@@ -1,4 +1,4 @@
-"""Puts values into fields of messages, and takes them out again.
+"""Puts values into fields of messages.
 
 Where one does not fit, the error names the field, the value and the rule. Contents of any size are inline, or by
 reference. Pure: uploads and fetches are collected, not made.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -18,14 +18,12 @@ from typing import Any, Final, TypeAlias, TypeVar, get_args, get_type_hints
 
 from callsheet.client.errors import HALF, InvalidArgumentError, bad_text, invalid
 from callsheet.client.words.arguments import instance, items
-from callsheet.client.words.costs import Cost
 from callsheet.v1 import common_pb2
 from callsheet.v1.names import MAX_INLINE_BYTES
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import duration_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-T = TypeVar("T")
 EnumT = TypeVar("EnumT", bound=Enum)
 _Put: TypeAlias = Callable[[Message, str, Any, Any], None]
 _NUMBER: Final = "a number"
@@ -198,51 +196,9 @@ def duration(field: str, seconds: float) -> duration_pb2.Duration:
     return duration_pb2.Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
 
 
-def take(made: type[T], message: Message, /, **others: object) -> T:
-    """Makes a value (a dataclass) of a message's fields of the same names; one that is not set is None.
-
-    Args:
-        made: The value's class.
-        message: The message; of its fields that are messages themselves only maps are taken.
-        others: The value's other fields.
-    """
-    names = [field.name for field in fields(made) if field.name not in others]  # type: ignore[arg-type]
-    return made(**{name: _taken(message, name) for name in names}, **others)
-
-
-def decode_cost(message: common_pb2.Cost) -> Cost:
-    """Returns a cost. By attributes, which is faster than `take`: this comes once for every action."""
-    held, used = message.held, message.used
-    # To walk over an empty map costs more than all else here, and protobuf's maps are made to dicts quickest so.
-    return Cost(
-        {each: held[each] for each in held} if held else {}, {each: used[each] for each in used} if used else {}
-    )
-
-
-def take_seconds(message: Message, name: str) -> float | None:
-    """Returns a duration, or a time since 1970, in seconds; None where the field is not set."""
-    return in_seconds(getattr(message, name)) if message.HasField(name) else None
-
-
-def in_seconds(value: duration_pb2.Duration | timestamp_pb2.Timestamp) -> float:
-    """Returns a duration, or a time since 1970, in seconds."""
-    return value.seconds + value.nanos / 1e9
-
-
-def numbers(members: type[EnumT], prefix: str, contract: Any) -> dict[EnumT, Any]:
-    """Returns the contract's number of each member of an enum.
-
-    Args:
-        members: The client's enum.
-        prefix: What the contract puts before each name, for instance "FAILURE_KIND_".
-        contract: The contract's enum.
-    """
-    return {member: contract.Value(prefix + member.name) for member in members}
-
-
-def by_number(members: type[EnumT], prefix: str, contract: Any) -> dict[int, EnumT]:
-    """Returns the member of each number; see `numbers`."""
-    return {number: member for member, number in numbers(members, prefix, contract).items()}
+def numbers(members: Mapping[int, EnumT]) -> dict[EnumT, Any]:
+    """Returns the contract's number of each member of an enum; see `*_values.py` of the contract."""
+    return {member: number for number, member in members.items()}
 
 
 def is_number(value: object) -> bool:
@@ -284,15 +240,6 @@ def _first_misfit(scratch: Message, name: str, values: Any) -> tuple[int | None,
         except _MISFITS:
             return index, value
     return None, values
-
-
-def _taken(message: Message, name: str) -> object:
-    value = getattr(message, name)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, MutableSequence):
-        return tuple(value)
-    return None if message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name) else value
 
 
 def _path(where: str, name: str) -> str:

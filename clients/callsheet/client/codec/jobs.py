@@ -1,4 +1,4 @@
-"""Jobs, groups, trajectories, batches and weights: to the messages of the contract, and their status back.
+"""Jobs, groups, trajectories, batches and weights: to the messages of the contract.
 
 Pure: uploads and fetches are collected, not made.
 """
@@ -9,72 +9,41 @@ import hashlib
 import math
 
 from callsheet.client.codec.fields import (
-    BlobReader,
     BlobWriter,
     at_least_one,
-    by_number,
-    decode_cost,
     duration,
-    in_seconds,
     is_number,
     numbers,
     positive,
     put,
     put_durations,
     put_list,
-    take,
-    take_seconds,
 )
 from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import identifier, instance, items, optional, whole
-from callsheet.client.words.jobs import (
-    DEFAULT_ADMIT_WITHIN,
-    BatchContent,
-    BatchRequest,
-    BufferStatus,
-    FinishedResult,
-    FinishedTrajectory,
+from callsheet.client.words.jobs import DEFAULT_ADMIT_WITHIN, BatchRequest
+from callsheet.client.words.weights import PublishedWeights, Tensors
+from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
+from callsheet.v1.buffer_values import FinishedResult
+from callsheet.v1.job_values import (
+    ON_INFRA,
+    PRIORITY_CLASS,
+    TRAJECTORY_END,
     GroupDescription,
-    GroupStatus,
     JobDescription,
-    JobStatus,
-    LeasedBatch,
-    LengthShare,
     OnInfra,
-    Opening,
     PriorityClass,
     Staleness,
     TrajectoryDescription,
     TrajectoryEnd,
-    TrajectoryStatus,
 )
-from callsheet.client.words.weights import (
-    BroadcastTensor,
-    Canary,
-    EngineState,
-    PublishedWeights,
-    RolloutEngine,
-    RolloutStatus,
-    Tensors,
-    TransferGroup,
-)
-from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
 from callsheet.v1.names import MAX_BATCH, MAX_INLINE_RESULT
+from callsheet.v1.weights_values import UPDATE_MODE, BroadcastTensor, Canary, TransferGroup
 
-_PRIORITY_CLASS = numbers(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
-_ON_INFRA = numbers(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
-_TRAJECTORY_END = numbers(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
-_PRIORITY_CLASS_BY_NUMBER = by_number(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
-_ON_INFRA_BY_NUMBER = by_number(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
-_OPENING = by_number(Opening, "OPENING_", job_pb2.Opening)
-_TRAJECTORY_END_BY_NUMBER = by_number(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
-_MODES = {
-    "drain": weights_pb2.UPDATE_MODE_DRAIN,
-    "abort": weights_pb2.UPDATE_MODE_ABORT,
-    "keep": weights_pb2.UPDATE_MODE_KEEP,
-}
-_MODE_NAMES = {number: name for name, number in _MODES.items()}
-_STATES = by_number(EngineState, "ENGINE_STATE_", weights_pb2.EngineState)
+_PRIORITY_CLASS = numbers(PRIORITY_CLASS)
+_ON_INFRA = numbers(ON_INFRA)
+_TRAJECTORY_END = numbers(TRAJECTORY_END)
+_MODES = numbers(UPDATE_MODE)
 
 
 def encode_job(job: JobDescription) -> job_pb2.JobSpec:
@@ -150,81 +119,6 @@ def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType
     return number
 
 
-def opening_of(number: int) -> Opening:
-    """Returns what an open found."""
-    return _OPENING.get(number, Opening.CREATED)
-
-
-def end_of(number: int) -> TrajectoryEnd | None:
-    """Returns how a trajectory ended; None if it is open."""
-    return _TRAJECTORY_END_BY_NUMBER.get(number)
-
-
-def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
-    """Returns the status of a job."""
-    return take(
-        JobStatus,
-        message,
-        spec=_job(message.spec),
-        expires_in_s=take_seconds(message, "expires_in"),
-        closes_in_s=take_seconds(message, "closes_in"),
-        idle_closes_in_s=take_seconds(message, "idle_closes_in"),
-        rollouts=tuple(map(decode_rollout, message.rollouts)),
-        buffer=decode_buffer_status(message.buffer),
-        cost=decode_cost(message.cost),
-    )
-
-
-def decode_trajectory_status(message: job_pb2.TrajectoryStatus) -> TrajectoryStatus:
-    """Returns the status of a trajectory."""
-    described = take(
-        TrajectoryDescription,
-        message.spec,
-        group=_group(message.spec.group) if message.spec.HasField("group") else None,
-        idle_timeout_s=take_seconds(message.spec, "idle_timeout"),
-        deadline_s=take_seconds(message.spec, "deadline"),
-    )
-    return take(TrajectoryStatus, message, spec=described, end=end_of(message.end), cost=decode_cost(message.cost))
-
-
-def decode_group_status(message: job_pb2.GroupStatus) -> GroupStatus:
-    """Returns the status of a group."""
-    return take(GroupStatus, message, spec=_group(message.spec), cost=decode_cost(message.cost))
-
-
-def _job(spec: job_pb2.JobSpec) -> JobDescription:
-    return JobDescription(
-        spec.job_id,
-        spec.share or 1.0,
-        _PRIORITY_CLASS_BY_NUMBER.get(spec.priority_class, PriorityClass.TRAIN),
-        spec.max_actions or None,
-        _staleness(spec.staleness) if spec.HasField("staleness") else None,
-        take_seconds(spec, "grace"),
-        spec.detached,
-        take_seconds(spec, "idle_timeout"),
-        spec.dead_sandbox_is_infra,
-        spec.max_buffered or None,
-    )
-
-
-def _staleness(message: job_pb2.Staleness) -> Staleness:
-    return Staleness(
-        message.max_versions or None,
-        admit_within=message.admit_within if message.HasField("admit_within") else None,
-        select_within=message.select_within if message.HasField("select_within") else None,
-    )
-
-
-def _group(spec: job_pb2.GroupSpec) -> GroupDescription:
-    return GroupDescription(
-        spec.group_id,
-        spec.size,
-        spec.quorum or None,
-        _ON_INFRA_BY_NUMBER.get(spec.on_infra, OnInfra.REPLACE),
-        spec.infra_budget if spec.HasField("infra_budget") else None,
-    )
-
-
 def encode_result(result: FinishedResult) -> tuple[buffer_pb2.TrajectoryResult, dict[str, bytes]]:
     """Returns the message of a result, and the contents that have to be stored before it, by their SHA-256.
 
@@ -258,43 +152,6 @@ def encode_batch_request(job_id: str, request: BatchRequest) -> client_service_p
     put(message, "", job_id=job_id, batch_id=request.batch_id, at_least=request.at_least, at_most=request.at_most)
     put_durations(message, "", lease=request.lease_s)
     return message
-
-
-def decode_batch(message: buffer_pb2.TrajectoryBatch, blobs: BlobReader) -> BatchContent:
-    """Returns what is in a batch."""
-    return BatchContent(
-        message.batch_id,
-        tuple(decode_finished(each, blobs) for each in message.trajectories),
-        message.policy_version,
-        in_seconds(message.lease),
-    )
-
-
-def decode_finished(message: buffer_pb2.BufferedTrajectory, blobs: BlobReader) -> FinishedTrajectory:
-    """Returns a finished trajectory."""
-    result = message.result
-    return take(
-        FinishedTrajectory,
-        message,
-        reward=result.reward,
-        payload=blobs.read(result.payload) if result.HasField("payload") else b"",
-        took_s=in_seconds(message.took),
-        waited_s=in_seconds(message.waited),
-    )
-
-
-def decode_buffer_status(message: buffer_pb2.BufferStatus) -> BufferStatus:
-    """Returns the figures of a job's buffer."""
-    return take(
-        BufferStatus,
-        message,
-        batches=tuple(
-            LeasedBatch(each.batch_id, each.trajectories, in_seconds(each.lease)) for each in message.batches
-        ),
-        counts=dict(message.counts),
-        staleness=dict(message.staleness),
-        lengths=tuple(LengthShare(in_seconds(each.up_to), each.trajectories, each.trained) for each in message.lengths),
-    )
 
 
 def encode_publish(
@@ -357,17 +214,3 @@ def _put_canary(message: weights_pb2.Canary, canary: Canary) -> None:
     put_list(message.expected, "canary", "token_ids", canary.token_ids)
     put_list(message.expected, "canary", "log_probs", canary.log_probs)
     put(message, "canary", unchanged=canary.unchanged)
-
-
-def decode_rollout(message: weights_pb2.RolloutStatus) -> RolloutStatus:
-    """Returns the status of a rollout."""
-    engines = tuple(
-        take(
-            RolloutEngine,
-            each,
-            state=_STATES.get(each.state, EngineState.WAITING),
-            retry_in_s=take_seconds(each, "retry_in"),
-        )
-        for each in message.engines
-    )
-    return take(RolloutStatus, message, mode=_MODE_NAMES.get(message.mode, "drain"), engines=engines)

@@ -15,18 +15,12 @@ from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.codec.actions import content_bytes, encode_submission
 from callsheet.client.codec.fields import BlobReader, duration, numbers, put
 from callsheet.client.codec.jobs import (
-    decode_batch,
-    decode_group_status,
-    decode_job_status,
-    decode_trajectory_status,
     encode_batch_request,
     encode_job,
     encode_publish,
     encode_result,
     encode_trajectory,
     encode_trajectory_end,
-    end_of,
-    opening_of,
 )
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -40,25 +34,27 @@ from callsheet.client.session.session import Reply, Session
 from callsheet.client.session.ticket import LiveOutput, Ticket
 from callsheet.client.settings import ClientOptions
 from callsheet.client.step_summary import StepTallies, ended_by_message
-from callsheet.client.words.actions import ActionKind, Submission
+from callsheet.client.words.actions import Submission
 from callsheet.client.words.arguments import instance
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BatchRequest,
-    FinishedResult,
-    GroupStatus,
-    JobDescription,
-    JobStatus,
-    Opening,
-    Settlement,
-    TrajectoryDescription,
-    TrajectoryEnd,
-    TrajectoryStatus,
-)
+from callsheet.client.words.jobs import BatchRequest
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
 from callsheet.client.words.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
+from callsheet.v1.action_values import ActionKind
+from callsheet.v1.buffer_values import BatchContent, FinishedResult
+from callsheet.v1.client_service_values import SETTLEMENT, Settlement
+from callsheet.v1.job_values import (
+    OPENING,
+    TRAJECTORY_END,
+    GroupStatus,
+    JobDescription,
+    JobStatus,
+    Opening,
+    TrajectoryDescription,
+    TrajectoryEnd,
+    TrajectoryStatus,
+)
 from callsheet.wire.encoded_fields import embedded, tag
 
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
@@ -66,7 +62,7 @@ _ENCODE_IN_THREAD_BYTES = 1024 * 1024
 _PAGE = 1000
 # A longer wait for a batch asks again, so that a connection that is gone is noticed.
 _LONGEST_ASK_S = 20.0
-_SETTLEMENT = numbers(Settlement, "SETTLEMENT_", client_service_pb2.Settlement)
+_SETTLEMENT = numbers(SETTLEMENT)
 _ALREADY_GONE = frozenset({RefusalCode.NOT_FOUND})
 # A version that was published and then overtaken is refused when it is sent again.
 _ALREADY_OVERTAKEN = frozenset({RefusalCode.FAILED_PRECONDITION})
@@ -184,10 +180,10 @@ class SchedulerBackend:
             response = await self._ask(self._session.stub.TakeBatch, request, asked_s)
             if response.HasField("batch"):
                 blobs = BlobReader({})
-                content = decode_batch(response.batch, blobs)
+                content = BatchContent.from_message(response.batch, blobs.read)
                 if blobs.missing:
                     fetched = await self._session.payloads.fetch(blobs.missing)
-                    content = decode_batch(response.batch, BlobReader(fetched))
+                    content = BatchContent.from_message(response.batch, BlobReader(fetched).read)
                 return content
             if left <= asked_s:
                 return BatchContent(request.batch_id)
@@ -208,7 +204,7 @@ class SchedulerBackend:
         """Open jobs; with an id only that one."""
         request = client_service_pb2.ListJobsRequest(job_id=job_id)
         response = await self._ask(self._session.stub.ListJobs, request)
-        return [decode_job_status(status) for status in response.jobs]
+        return [JobStatus.from_message(status) for status in response.jobs]
 
     async def trajectories(
         self, job_id: str, *, trajectory_id: str = "", group_id: str = "", closed: bool = False
@@ -219,7 +215,7 @@ class SchedulerBackend:
         found: list[TrajectoryStatus] = []
         while True:
             response = await self._ask(self._session.stub.ListTrajectories, request)
-            found += map(decode_trajectory_status, response.trajectories)
+            found += map(TrajectoryStatus.from_message, response.trajectories)
             if not (response.more and response.trajectories):
                 return found
             request.after = found[-1].trajectory_id
@@ -231,7 +227,7 @@ class SchedulerBackend:
         found: list[GroupStatus] = []
         while True:
             response = await self._ask(self._session.stub.ListGroups, request)
-            found += map(decode_group_status, response.groups)
+            found += map(GroupStatus.from_message, response.groups)
             if not (response.more and response.groups):
                 return found
             request.after = found[-1].group_id
@@ -362,7 +358,7 @@ def _patience_s(timeouts: action_pb2.Timeouts) -> float:
 
 def _opened(reply: Reply | None) -> Opened:
     if isinstance(reply, client_service_pb2.ItemOpened):
-        return Opened(opening_of(reply.opening), end_of(reply.end), reply.life)
+        return Opened(OPENING.get(reply.opening, Opening.CREATED), TRAJECTORY_END.get(reply.end), reply.life)
     return Opened(Opening.CREATED)
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import anyio
 import grpc
 import grpc.aio
-from callsheet.client.codec.decode import output_stream, refusal_of_status
+from callsheet.client.codec.decode import refusal_of_status
 from callsheet.client.codec.handshake import greeting, mismatch, not_understood
 from callsheet.client.errors import (
     CallsheetError,
@@ -50,6 +50,7 @@ from callsheet.v1 import (
     common_pb2,
     outcome_pb2,
 )
+from callsheet.v1.common_values import OUTPUT_STREAM, OutputStream
 from callsheet.v1.contract import CONTRACT
 from callsheet.wire.encoded_fields import embedded, tag
 from google.protobuf.message import Message
@@ -416,7 +417,8 @@ class Session:
     def _take_output(self, output: client_service_pb2.ActionOutput) -> None:
         item = self._ledger.open_submit((output.key.job_id, output.key.action_id))
         if item is not None and isinstance(item.waiter, Ticket) and item.waiter.output is not None:
-            item.waiter.output.put(output_stream(output.chunk.stream), output.chunk.offset, output.chunk.content)
+            stream = OUTPUT_STREAM.get(output.chunk.stream, OutputStream.UNSPECIFIED)
+            item.waiter.output.put(stream, output.chunk.offset, output.chunk.content)
 
     def _connected(self) -> None:
         if self._failures:

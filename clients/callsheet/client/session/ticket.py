@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from callsheet.client.errors import CallsheetError
-from callsheet.client.words.results import OutputChunk, OutputStream
+from callsheet.client.words.results import OutputChunk
+from callsheet.v1.common_values import OutputStream
 
 T = TypeVar("T")
 MAX_WAITING_BYTES = 1024 * 1024

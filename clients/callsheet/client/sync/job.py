@@ -18,10 +18,11 @@ from callsheet.client.job import Batch, Job
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.verbs import ActionVerbs
 from callsheet.client.words.actions import Action
-from callsheet.client.words.jobs import FinishedTrajectory, Opening, TrajectoryEnd
 from callsheet.client.words.options import ActionOptions
 from callsheet.client.words.outcomes import Outcome
 from callsheet.client.words.results import OutputChunk
+from callsheet.v1.buffer_values import FinishedTrajectory
+from callsheet.v1.job_values import Opening, TrajectoryEnd
 
 P = ParamSpec("P")
 T = TypeVar("T")

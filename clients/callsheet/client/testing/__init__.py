@@ -29,10 +29,10 @@ from callsheet.client.words.actions import (
     TeacherLogProbs,
     ToolCall,
 )
-from callsheet.client.words.jobs import JobDescription, TrajectoryEnd
 from callsheet.client.words.outcomes import Outcome
-from callsheet.client.words.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 from callsheet.client.words.weights import PublishedWeights
+from callsheet.v1.job_values import JobDescription, TrajectoryEnd
+from callsheet.v1.outcome_values import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 
 T = TypeVar("T")
 ActionT = TypeVar("ActionT")

@@ -26,24 +26,26 @@ from callsheet.client.step_summary import StepTallies, ended_by_outcome
 from callsheet.client.testing.fake_buffer import FakeBuffer
 from callsheet.client.words.actions import Action, EnvStep, Submission
 from callsheet.client.words.arguments import instance, whole
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BatchRequest,
-    FinishedResult,
+from callsheet.client.words.jobs import BatchRequest
+from callsheet.client.words.outcomes import Cancelled, Outcome
+from callsheet.client.words.results import OutputChunk
+from callsheet.client.words.weights import PublishedWeights
+from callsheet.v1.buffer_values import BatchContent, FinishedResult
+from callsheet.v1.client_service_values import Settlement
+from callsheet.v1.common_values import OutputStream
+from callsheet.v1.job_values import (
     GroupDescription,
     GroupStatus,
     JobDescription,
     JobStatus,
     OnInfra,
     Opening,
-    Settlement,
     TrajectoryDescription,
     TrajectoryEnd,
     TrajectoryStatus,
 )
-from callsheet.client.words.outcomes import Cancelled, Outcome
-from callsheet.client.words.results import CommandResult, OutputChunk, OutputStream
-from callsheet.client.words.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
+from callsheet.v1.outcome_values import CommandResult
+from callsheet.v1.weights_values import EngineState, RolloutEngine, RolloutStatus, UpdateMode
 
 T = TypeVar("T")
 
@@ -234,7 +236,7 @@ class FakeBackend:
             service = weights.service or "policy"
             self.weights.append((job_id, version, weights))
             engine = RolloutEngine("fake-engine", EngineState.PROVED, version, serving=True)
-            status = RolloutStatus(service, version, weights.mode, weights.at_once, (engine,))
+            status = RolloutStatus(service, version, UpdateMode(weights.mode), weights.at_once, (engine,))
             self._rollouts[job_id, service] = status
         staleness = self.open_jobs[job_id].staleness
         for each in self._of_job(job_id):

@@ -8,14 +8,9 @@ from dataclasses import dataclass, field, replace
 import anyio
 from callsheet.client.codec.jobs import encode_result
 from callsheet.client.errors import RefusalCode, not_found, refused
-from callsheet.client.words.jobs import (
-    BatchContent,
-    BatchRequest,
-    BufferStatus,
-    FinishedResult,
-    FinishedTrajectory,
-    Settlement,
-)
+from callsheet.client.words.jobs import BatchRequest
+from callsheet.v1.buffer_values import BatchContent, BufferStatus, FinishedResult, FinishedTrajectory
+from callsheet.v1.client_service_values import Settlement
 
 _LOOK_S = 0.01
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from callsheet.client.words.commands import (
@@ -22,50 +21,13 @@ from callsheet.client.words.commands import (
     as_files,
     with_stdin,
 )
-from callsheet.client.words.options import ActionOptions, Sampling
-from callsheet.client.words.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.words.options import ActionOptions
+from callsheet.v1.action_values import ActionKind, BackgroundProcesses, ConversationText, Sampling, Where
+from callsheet.v1.outcome_values import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 _DEFAULT_SAMPLING = Sampling()
-
-
-class ActionKind(Enum):
-    """The five kinds of action."""
-
-    GENERATE = "generate"
-    ENV_RESET = "env_reset"
-    ENV_STEP = "env_step"
-    TOOL_CALL = "tool_call"
-    REWARD = "reward"
-
-
-class Where(Enum):
-    """Where a reward runs."""
-
-    FRESH = "fresh"
-    """In a new sandbox that is destroyed afterwards. With an `image` the sandbox begins with the image's files. Else it
-    begins with the present files of the trajectory's sandbox, and `files` replace files of the same paths. Without a
-    sandbox of the trajectory it is empty and needs `files`."""
-    IN_SANDBOX = "in_sandbox"
-    """In the trajectory's sandbox, beside its files."""
-    EMPTY = "empty"
-    """In a new sandbox without any file of the trajectory, on any node; it is destroyed afterwards."""
-
-
-class BackgroundProcesses(Enum):
-    """The treatment of processes that earlier actions left in the sandbox, while a reward runs there.
-
-    None stops the processes where nothing inside can undo the stop or look into the reward's processes. Elsewhere None
-    kills them.
-    """
-
-    STOP = "stop"
-    """The processes stand still, and go on afterwards."""
-    KILL = "kill"
-    """The processes are killed before the reward, sessions too."""
-    RUN = "run"
-    """The processes go on, for tests of a server that the trajectory began. They can change the score."""
 
 
 def _set_fields(action: Action[Any], *values: object) -> None:
@@ -313,34 +275,6 @@ class RewardScript(Action[RewardResult]):
         """Takes a command as people type it."""
         written = as_files(files)
         _set_fields(self, as_command(command, "command"), where, score_file, written, image, service, background)
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """A message of a conversation.
-
-    Attributes:
-        role: The speaker, for instance "system", "user" or "assistant".
-        content: The message's text.
-    """
-
-    role: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationText:
-    """A conversation as text; a model's own tokenizer and chat template turn it into tokens.
-
-    Attributes:
-        prompt: The question; it becomes a message of the user after `messages`.
-        response: The answer; it becomes a message of the assistant after the question.
-        messages: The earlier messages, or the whole conversation.
-    """
-
-    prompt: str = ""
-    response: str = ""
-    messages: Sequence[ChatMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from callsheet.client.errors import invalid
-from callsheet.client.words.actions import RewardScript, Where
+from callsheet.client.words.actions import RewardScript
 from callsheet.client.words.commands import Command
+from callsheet.v1.action_values import Where
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 # Runs in whatever Python the sandbox has.

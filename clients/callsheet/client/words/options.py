@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, Final, TypedDict, TypeGuard
 
 from callsheet.client.errors import invalid
 from callsheet.client.words.arguments import instance, no_unknown
+from callsheet.v1.action_values import Hold, Retry, Sampling, Timeouts, Unservable
 
 _MILLI: Final = 1000
 # Thousandths are 64-bit numbers on the wire.
@@ -22,15 +22,6 @@ _MOST_UNITS: Final = (2**63 - 1) // _MILLI
 # Of a decimal fraction that a float can only come close to.
 _ROUNDING: Final = 1e-9
 _UNITS_RULE: Final = "units are a number"
-
-
-class Hold(Enum):
-    """How long the units of a resource stay with their holder."""
-
-    ACTION = "action"
-    """Given back when the attempt ends."""
-    TRAJECTORY = "trajectory"
-    """Kept by the trajectory's sandbox until the trajectory closes. Only env_reset may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,87 +198,6 @@ def _named(name: str, need: int | float | Elastic) -> Resource:
         raise invalid(f"demand.{name}.speed_up", gains, "a mapping of whole units to a number each")
     points = tuple(sorted(gains.items()))
     return Resource(name, need.min_units, need.max_units, need.amdahl_fraction, points, need.hold)
-
-
-class LogProbsMode(Enum):
-    """Of which distribution log-probabilities are. Trainers that correct for off-policy samples must know."""
-
-    SAMPLED = "sampled"
-    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling gives 0 for each."""
-    RAW = "raw"
-    """Of the model's own output at temperature 1, over its whole vocabulary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to sample. Nothing is greedy by default, and without a seed each request draws its own.
-
-    Attributes:
-        max_new_tokens: The most new tokens, at least 1.
-        temperature: 1 is the model's own distribution, 0 is greedy.
-        top_p: Nucleus mass in (0, 1]; 1 is off.
-        top_k: Keep the k most likely tokens; 0 means all.
-        seed: Seed of this request's own random stream: the same seed, prompt and weights give the same tokens. None:
-            the engine draws one, which the result tells.
-        stop: Generation stops once the text of the new tokens contains any of these. An engine without a tokenizer
-            fails the action as ENV `no_tokenizer`.
-        stop_token_ids: Generation stops after any of these tokens.
-        ignore_eos: Whether the model's own end tokens do not end generation.
-        log_probs_mode: Of which distribution the log-probabilities are to be.
-    """
-
-    max_new_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
-    ignore_eos: bool = False
-
-
-class Unservable(Enum):
-    """The treatment of an action that no registered manager can ever serve."""
-
-    REFUSE = "refuse"
-    """Refuse the submit with FailedPreconditionError."""
-    WAIT = "wait"
-    """Queue it until a manager can serve it or its schedule-to-start time runs out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """The four deadlines of an action, in seconds; None takes the server's default.
-
-    Attributes:
-        schedule_to_start_s: From submit to the start of the first attempt. Then the action is `Expired`.
-        start_to_close_s: Execution clock of one attempt. Then it fails as TIMEOUT.
-        schedule_to_close_s: From submit to the outcome, retries included. Then the action is `Expired`.
-        heartbeat_s: The longest silence of a running attempt. Then it fails as INFRA.
-    """
-
-    schedule_to_start_s: float | None = None
-    start_to_close_s: float | None = None
-    schedule_to_close_s: float | None = None
-    heartbeat_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """When and how often a failed attempt is tried again; None takes the server's default.
-
-    Attributes:
-        max_attempts: Attempts in all; 1 never retries.
-        initial_backoff_s: Wait before the second attempt, in seconds.
-        backoff_multiplier: Growth of the wait per further attempt; at least 1.
-        max_backoff_s: Ceiling of the wait, in seconds.
-    """
-
-    max_attempts: int | None = None
-    initial_backoff_s: float | None = None
-    backoff_multiplier: float | None = None
-    max_backoff_s: float | None = None
 
 
 class ActionOptions(TypedDict, total=False):

@@ -15,9 +15,8 @@ Times are Unix seconds by the scheduler's clock, durations are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 from callsheet.client.errors import (
@@ -31,7 +30,7 @@ from callsheet.client.errors import (
     QuotaError,
     ResourceLimitError,
 )
-from callsheet.client.words.costs import NO_COST, Cost
+from callsheet.v1.outcome_values import FailureKind, Timeline, TimeoutKind, Usage
 
 
 class Reason(StrEnum):
@@ -204,87 +203,6 @@ class Reason(StrEnum):
 
 T = TypeVar("T")
 _MAX_LINE = 200
-
-
-class FailureKind(Enum):
-    """The side at fault in a failure."""
-
-    UNSPECIFIED = "unspecified"
-    """No kind was told, or a kind newer than this client."""
-    POLICY = "policy"
-    """The model's own fault."""
-    ENV = "env"
-    """The environment's own fault, for instance a set-up command that fails."""
-    INFRA = "infra"
-    """Machines, processes or networks of the service: never a reward of 0."""
-    TIMEOUT = "timeout"
-    """The execution clock ran out."""
-    QUOTA = "quota"
-    """An outside quota."""
-    RESOURCE_LIMIT = "resource_limit"
-    """The attempt passed a limit of its sandbox: memory, processes or disk."""
-    CANCELLED = "cancelled"
-    """A request stopped the attempt. Clients see `Cancelled` instead."""
-
-
-class TimeoutKind(Enum):
-    """The timeout that ran out, of four."""
-
-    UNSPECIFIED = "unspecified"
-    """No timeout ran out."""
-    SCHEDULE_TO_START = "schedule_to_start"
-    START_TO_CLOSE = "start_to_close"
-    SCHEDULE_TO_CLOSE = "schedule_to_close"
-    HEARTBEAT = "heartbeat"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """The times of an action's steps; None for a step that was never reached.
-
-    Attributes:
-        submitted_at: The scheduler received the submit.
-        first_dispatched_at: The scheduler dispatched the first attempt.
-        dispatched_at: The scheduler dispatched the last attempt, whose grant began.
-        started_at: The manager reported the start of the last attempt.
-        ended_at: The scheduler received the last attempt's end.
-        queue_s: Time in the queue before a dispatch, over all attempts.
-        execution_s: Execution of the last attempt by the manager's clock, without waits.
-        overhead_s: The rest of the time between submit and end: transport, dispatch and journal.
-        start_wait_s: The part of `queue_s` before the scheduler let the trajectory begin.
-        waited_s: Waits after the dispatch, by cause, such as "cores" or "image"; see docs/concepts/outcomes.md.
-    """
-
-    submitted_at: float | None = None
-    first_dispatched_at: float | None = None
-    dispatched_at: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    queue_s: float = 0.0
-    execution_s: float = 0.0
-    overhead_s: float = 0.0
-    start_wait_s: float = 0.0
-    waited_s: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def waiting_s(self) -> float:
-        """All waits after the dispatch. With queue, execution and overhead their sum is the time from submit to end."""
-        return sum(self.waited_s.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What an action used.
-
-    Attributes:
-        cpu_s: CPU seconds, user and system, of all processes of the last attempt.
-        peak_memory_bytes: Largest memory use of the last attempt; None if nothing measured it.
-        cost: What all of its attempts cost, as far as they ended since the scheduler's start.
-    """
-
-    cpu_s: float = 0.0
-    peak_memory_bytes: int | None = None
-    cost: Cost = NO_COST
 
 
 _NO_TIMELINE = Timeline()

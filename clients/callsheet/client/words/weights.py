@@ -1,12 +1,12 @@
-"""New weights of a policy: where they are, how engines take them, and how far they are. Durations are seconds."""
+"""New weights of a policy: where they are, and how engines take them. Durations are seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from os import PathLike, fspath
 from typing import Literal
+
+from callsheet.v1.weights_values import Canary, TransferGroup
 
 UpdateModeName = Literal["drain", "abort", "keep"]
 """The effect of an update on requests that have begun: they finish first, end with the tokens they have, or go on."""
@@ -25,56 +25,6 @@ class Tensors:
     content: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class BroadcastTensor:
-    """A tensor that the trainer broadcasts: its name, its torch dtype such as "bfloat16", and its shape."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TransferGroup:
-    """Weights that the trainer broadcasts to a group of torch.distributed which it forms as rank 0.
-
-    All engines of the service join it, in the order of their managers' ids and with as many ranks each, and update
-    together. `publish` returns once that was accepted: form the group and broadcast then.
-
-    Attributes:
-        address: Host of the group's rendezvous.
-        port: Its port.
-        group_name: Names the group; an engine that is in it already does not join again.
-        world_size: Members, the trainer among them.
-        tensors: The tensors of the broadcast, in its order.
-        backend: "nccl", or "gloo" on CPUs.
-    """
-
-    address: str
-    port: int
-    group_name: str
-    world_size: int
-    tensors: tuple[BroadcastTensor, ...]
-    backend: str = "nccl"
-
-
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """The proof of one set of weights: a prompt, and the trainer's own greedy answer to it.
-
-    Attributes:
-        prompt_token_ids: The prompt; empty takes one that every vocabulary has.
-        token_ids: The answer; empty where the trainer does not know it. All engines must then answer as the first one.
-        log_probs: Of each token of the answer, at temperature 1 over the whole vocabulary.
-        unchanged: The weights are those of before under a new version, so no warning says that the answer is as before.
-    """
-
-    prompt_token_ids: Sequence[int] = ()
-    token_ids: Sequence[int] = ()
-    log_probs: Sequence[float] = ()
-    unchanged: bool = False
-
-
 Source = str | PathLike[str] | Tensors | TransferGroup
 """A path or a URI that every engine can read, or one of the others."""
 
@@ -87,83 +37,10 @@ class PublishedWeights:
     mode: UpdateModeName = "drain"
     service: str = ""
     at_once: int = 1
-    canary: Canary = Canary()
+    canary: Canary = field(default_factory=Canary)
     timeout_s: float = DEFAULT_UPDATE_TIMEOUT_S
 
     @property
     def location(self) -> str | None:
         """The path or URI, if that is the source."""
         return None if isinstance(self.source, Tensors | TransferGroup) else fspath(self.source)
-
-
-class EngineState(Enum):
-    """Where an engine is in a rollout."""
-
-    WAITING = "waiting"
-    UPDATING = "updating"
-    PROVED = "proved"
-    QUARANTINED = "quarantined"
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutEngine:
-    """One engine in a rollout.
-
-    Attributes:
-        manager_id: Its manager.
-        state: Where it is.
-        version: The version that it serves, or served last.
-        serving: Whether it is given generate actions now.
-        reason: Why it waits, is quarantined or serves nothing; empty if it does not.
-        failures: Updates that failed since its last good one.
-        retry_in_s: Time until it is tried again; None if it is not quarantined, or waits for another publish.
-        exposed_s: Time in which it could not serve for its weights' sake, since its manager registered.
-        last_exposed_s: The part of it that its newest update took.
-        warning: A doubt about proved weights, for instance that the engine answers as before; empty if there is none.
-    """
-
-    manager_id: str
-    state: EngineState = EngineState.WAITING
-    version: int = 0
-    serving: bool = False
-    reason: str = ""
-    failures: int = 0
-    retry_in_s: float | None = None
-    exposed_s: float = 0.0
-    last_exposed_s: float = 0.0
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutStatus:
-    """How far the weights that a job published last for a service are.
-
-    Attributes:
-        service: The service.
-        version: Their version.
-        mode: As published.
-        at_once: As published.
-        engines: Its engines, by their managers' ids.
-    """
-
-    service: str
-    version: int
-    mode: str = "drain"
-    at_once: int = 1
-    engines: tuple[RolloutEngine, ...] = ()
-
-    @property
-    def done(self) -> bool:
-        """Whether there are engines, and all of them have proved the version."""
-        return bool(self.engines) and all(engine.state is EngineState.PROVED for engine in self.engines)
-
-    def __str__(self) -> str:
-        """One line: version, service, and where each engine is and why."""
-        told = [f"{each.manager_id}: {each.state.value} {each.reason}".strip() for each in self.engines]
-        return f"version {self.version} for {self.service}: " + ("; ".join(told) or "there is no engine")
-
-    @property
-    def settled(self) -> bool:
-        """Whether there are engines, and each has proved the version or has failed to."""
-        ends = (EngineState.PROVED, EngineState.QUARANTINED)
-        return bool(self.engines) and all(engine.state in ends for engine in self.engines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from callsheet.client.words.costs import Cost
+from callsheet.client import Cost
 from callsheet.dashboard.blocks import Cell, Table, View, count, link
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.viewer import Asked

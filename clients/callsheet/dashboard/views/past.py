@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Final
 
-from callsheet.client.words.costs import Cost
+from callsheet.client import Cost
 from callsheet.dashboard.blocks import Cell, LaneBar, Table, count, link
 from callsheet.dashboard.plain_text import plain_line
 from callsheet.dashboard.words import NOTHING, duration, enum_name, kind_name, number, seconds_of, state_name

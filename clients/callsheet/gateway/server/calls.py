@@ -17,8 +17,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import structlog
-from callsheet.client import CallsheetError, Client, Generate, Sampling
-from callsheet.client.words.options import LogProbsMode
+from callsheet.client import CallsheetError, Client, Generate, LogProbsMode, Sampling
 from callsheet.gateway.chat import BadRequestError, ChatReply, ChatRequest
 from callsheet.gateway.conversations.conversation import Conversation, HistoryNotReplayedError
 from callsheet.gateway.conversations.renderer import ParsedReply, text_before

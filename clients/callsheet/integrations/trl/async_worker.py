@@ -23,7 +23,6 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 from callsheet.client import Batch, Canary, FinishedTrajectory, Job, NotFoundError, Staleness, Tensors
-from callsheet.client.words.jobs import FinishedResult
 from callsheet.client.words.weights import UpdateModeName
 from callsheet.environments import EpisodeRecord, EpisodeTask, FailureRule, count_failures
 from callsheet.environments.seats import FilledSeat, Seat, fill_seats
@@ -32,6 +31,7 @@ from callsheet.integrations.trl.publishing import VersionPublisher, tensors_of
 from callsheet.integrations.trl.rollout import CallsheetRollout
 from callsheet.integrations.trl.rows import reward_of
 from callsheet.integrations.trl.trainer_parts import AsyncArguments
+from callsheet.v1.buffer_values import FinishedResult
 
 logger = logging.getLogger(__name__)
 _HEARTBEAT_S: Final = 0.5

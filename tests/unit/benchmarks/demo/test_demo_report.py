@@ -17,8 +17,18 @@ from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
 from callsheet.benchmarks.demo.report import DemoReport, report_of, seconds
 from callsheet.benchmarks.demo.workload import EpisodeResult, ModeRun
 from callsheet.benchmarks.runner import render
-from callsheet.client import Cancelled, CommandResult, Cost, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
-from callsheet.client.words.actions import ActionKind
+from callsheet.client import (
+    ActionKind,
+    Cancelled,
+    CommandResult,
+    Cost,
+    Expired,
+    Failed,
+    FailureKind,
+    Succeeded,
+    Timeline,
+    Usage,
+)
 from rich.console import Console
 
 

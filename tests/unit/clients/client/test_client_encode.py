@@ -25,7 +25,6 @@ from callsheet.client import (
     InvalidArgumentError,
     JobDescription,
     LogProbsMode,
-    PriorityClass,
     Resource,
     Retry,
     RewardModel,
@@ -44,7 +43,7 @@ from callsheet.client.codec.actions import encode_submission
 from callsheet.client.codec.fields import MAX_INLINE_TOTAL_BYTES, duration
 from callsheet.client.codec.jobs import encode_job, encode_trajectory
 from callsheet.client.words.actions import Submission
-from callsheet.v1 import action_pb2, job_pb2
+from callsheet.v1 import action_pb2
 from callsheet.v1.names import MAX_INLINE_BYTES
 from google.protobuf import text_format
 
@@ -269,20 +268,6 @@ def test_many_small_files_stay_within_the_inline_total() -> None:
     assert len(uploads) == 12 - len(inline)
 
 
-def test_a_job() -> None:
-    spec = encode_job(JobDescription("j", 2.0, PriorityClass.EVAL, 10, Staleness(3), 2.5, True))
-    assert spec == job_pb2.JobSpec(
-        job_id="j",
-        share=2.0,
-        priority_class=job_pb2.PRIORITY_CLASS_EVAL,
-        max_actions=10,
-        staleness=job_pb2.Staleness(max_versions=3),
-        grace=duration("grace", 2.5),
-        detached=True,
-    )
-    assert encode_job(JobDescription("j")).max_actions == 0
-
-
 @pytest.mark.parametrize("value", [0, 2**63])
 @pytest.mark.parametrize("field", ["max_actions", "staleness.max_versions"])
 def test_a_job_refuses_a_zero_that_would_mean_a_default_and_what_is_too_large(field: str, value: int) -> None:
@@ -297,14 +282,6 @@ def test_a_job_without_share_is_refused() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         encode_job(JobDescription("j", 0))
     assert caught.value.field == "share"
-
-
-def test_a_trajectory() -> None:
-    spec = encode_trajectory(TrajectoryDescription("j", "t", GroupDescription("g", 4, 3), 2.5))
-    assert (spec.group.group_id, spec.group.size, spec.group.quorum) == ("g", 4, 3)
-    assert (spec.idle_timeout.seconds, spec.idle_timeout.nanos) == (2, 500_000_000)
-    assert not encode_trajectory(TrajectoryDescription("j", "t")).HasField("group")
-    assert encode_trajectory(TrajectoryDescription("j", "t", GroupDescription("g", 4))).group.quorum == 0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.9999999999, 1e9 + 0.25])

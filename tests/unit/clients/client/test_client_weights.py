@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.client import BroadcastTensor, Canary, EngineState, InvalidArgumentError, NotFoundError, Tensors
-from callsheet.client.codec.jobs import decode_rollout, encode_publish
+from callsheet.client import BroadcastTensor, Canary, InvalidArgumentError, NotFoundError, Tensors, TransferGroup
+from callsheet.client.codec.jobs import encode_publish
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.weights import PublishedWeights, TransferGroup
+from callsheet.client.words.weights import PublishedWeights
 from callsheet.v1 import weights_pb2
+from callsheet.v1.weights_values import RolloutStatus
 
 GROUP = TransferGroup("trainer", 29_500, "g", 3, (BroadcastTensor("w", "bfloat16", (2, 3)),), "gloo")
 
@@ -66,13 +67,11 @@ def test_what_does_not_fit_is_named(field: str, weights: PublishedWeights) -> No
 
 def test_the_status_of_a_rollout() -> None:
     message = weights_pb2.RolloutStatus(service="policy", version=2, mode=weights_pb2.UPDATE_MODE_ABORT, at_once=1)
-    engine = message.engines.add(manager_id="a", state=weights_pb2.ENGINE_STATE_QUARANTINED, reason="it differs")
-    engine.retry_in.FromMilliseconds(1500)
+    message.engines.add(manager_id="a", state=weights_pb2.ENGINE_STATE_QUARANTINED, reason="it differs")
     message.engines.add(manager_id="b", state=weights_pb2.ENGINE_STATE_PROVED, version=2, serving=True)
-    status = decode_rollout(message)
-    assert (status.mode, status.done) == ("abort", False)
-    assert [each.state for each in status.engines] == [EngineState.QUARANTINED, EngineState.PROVED]
-    assert (status.engines[0].retry_in_s, status.engines[1].retry_in_s) == (1.5, None)
+    status = RolloutStatus.from_message(message)
+    assert (status.mode, status.done, status.settled) == ("abort", False, True)
+    assert str(status) == "version 2 for policy: a: quarantined it differs; b: proved"
 
 
 @pytest.mark.anyio

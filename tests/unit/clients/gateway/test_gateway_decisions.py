@@ -9,10 +9,19 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from callsheet.client import Cancelled, ClientOptions, Expired, Failed, FailureKind, Reason, RefusalCode, Sampling
+from callsheet.client import (
+    Cancelled,
+    ClientOptions,
+    Expired,
+    Failed,
+    FailureKind,
+    Reason,
+    RefusalCode,
+    Sampling,
+    TimeoutKind,
+)
 from callsheet.client.admin import CallerIdentity
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
-from callsheet.client.words.outcomes import TimeoutKind
 from callsheet.credentials.sandboxes import sandbox_source
 from callsheet.gateway.chat import AskedSampling
 from callsheet.gateway.server.callers import Callers, bearer_of, named, public_part

@@ -15,6 +15,7 @@ import pytest
 from callsheet.client import (
     Client,
     FailureKind,
+    FinishedTrajectory,
     InvalidArgumentError,
     LogProbsMode,
     Outcome,
@@ -23,7 +24,6 @@ from callsheet.client import (
     TrainingSample,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.client.words.jobs import FinishedResult, FinishedTrajectory
 from callsheet.client.words.outcomes import Failed, Reason
 from callsheet.environments import EpisodeFailure, EpisodeRecord, EpisodeScore, EpisodeTask, FailureRule
 from callsheet.environments.seats import (
@@ -54,6 +54,7 @@ from callsheet.integrations.trl.publishing import saved_before
 from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
 from callsheet.integrations.trl.rollout import CallCounter, sampling_of, seats_of
 from callsheet.integrations.trl.rows import columns, row_of
+from callsheet.v1.buffer_values import FinishedResult
 
 from tests.support.function_runs import MODULE, run_function
 from tests.support.word_environment import WordTasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.cli.output import failures_of
-from callsheet.client.words.jobs import JobDescription, JobStatus
+from callsheet.client import JobDescription, JobStatus
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, FailureKind
 from callsheet.scheduler.core.words.registration import SandboxRef

@@ -31,40 +31,50 @@ from callsheet.v1.rules.fields import identifier, within
 NINE_IN_TEN = 1.2816
 
 
-def fill_expected(message: admin_service_pb2.ExpectedRun, prediction: Prediction, timeout_s: float) -> None:
-    """Writes a prediction; no execution takes longer than its timeout."""
-    message.mean_s = prediction.duration_s
-    message.low_s = min(quantile(prediction.log_mean, prediction.log_sd, -NINE_IN_TEN), timeout_s)
-    message.high_s = min(quantile(prediction.log_mean, prediction.log_sd, NINE_IN_TEN), timeout_s)
-    message.use = prediction.use
-    message.peak_memory_mb = prediction.peak_memory_mb
-    message.amdahl_fraction = prediction.amdahl_fraction
-    message.observations = prediction.observations
+def expected_run(prediction: Prediction, timeout_s: float) -> admin_service_pb2.ExpectedRun:
+    """Returns a prediction as a message; no execution takes longer than its timeout."""
+    return admin_service_pb2.ExpectedRun(
+        mean_s=prediction.duration_s,
+        low_s=min(quantile(prediction.log_mean, prediction.log_sd, -NINE_IN_TEN), timeout_s),
+        high_s=min(quantile(prediction.log_mean, prediction.log_sd, NINE_IN_TEN), timeout_s),
+        use=prediction.use,
+        peak_memory_mb=prediction.peak_memory_mb,
+        amdahl_fraction=prediction.amdahl_fraction,
+        observations=prediction.observations,
+    )
 
 
 def what_if_response(comparison: Comparison) -> admin_service_pb2.WhatIfResponse:
-    """The answer to a what-if question."""
-    response = admin_service_pb2.WhatIfResponse(pool=comparison.pool, nodes=comparison.nodes, summary=str(comparison))
-    _fill_outlook(response.before, comparison.before)
-    _fill_outlook(response.after, comparison.after)
-    return response
+    """Returns the answer to a what-if question."""
+    return admin_service_pb2.WhatIfResponse(
+        pool=comparison.pool,
+        nodes=comparison.nodes,
+        before=_outlook(comparison.before),
+        after=_outlook(comparison.after),
+        summary=str(comparison),
+    )
 
 
-def _fill_outlook(message: admin_service_pb2.Outlook, outlook: Outlook) -> None:
-    message.mean_act_s = outlook.mean_act_s
-    message.start_now = outlook.waiting.start_now
-    for each in outlook.waiting.classes:
-        message.classes.add(
-            name=each.key,
-            waiting=each.waiting,
-            mean_wait_s=each.mean_wait_s,
-            mean_end_s=each.mean_end_s,
-            stuck=each.stuck,
-            waited_s=each.waited_s,
-        )
+def _outlook(outlook: Outlook) -> admin_service_pb2.Outlook:
     shared = outlook.shared
-    message.shared.cores, message.shared.running = shared.cores, shared.running
-    message.shared.use, message.shared.mean_act_s = shared.use, shared.mean_act_s
+    return admin_service_pb2.Outlook(
+        mean_act_s=outlook.mean_act_s,
+        classes=(
+            admin_service_pb2.ClassOutlook(
+                name=each.key,
+                waiting=each.waiting,
+                mean_wait_s=each.mean_wait_s,
+                mean_end_s=each.mean_end_s,
+                stuck=each.stuck,
+                waited_s=each.waited_s,
+            )
+            for each in outlook.waiting.classes
+        ),
+        start_now=outlook.waiting.start_now,
+        shared=admin_service_pb2.SharedCores(
+            cores=shared.cores, running=shared.running, use=shared.use, mean_act_s=shared.mean_act_s
+        ),
+    )
 
 
 MAX_LISTED = 1_000
@@ -214,7 +224,7 @@ def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, pred
     request = action.request
     response.trajectory_id = action.trajectory.request.trajectory_id if action.trajectory is not None else ""
     _fill_story(response, request.kind, action.state.value, action.story)
-    fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
+    response.expected.CopyFrom(expected_run(predict(predictors, request), request.timeouts.start_to_close))
 
 
 def _fill_wait(response: admin_service_pb2.ExplainResponse, explanation: Explanation) -> None:

@@ -12,8 +12,8 @@ from callsheet.scheduler.core.hosted.rollouts import RANKS_DIFFER, PolicyEngine,
 from callsheet.scheduler.core.jobs.idle_jobs import idle_at, idle_timeout_of
 from callsheet.scheduler.core.jobs.leases import grace_of, open_job
 from callsheet.scheduler.core.jobs.pacing import PacingGate, max_buffered_of
-from callsheet.scheduler.core.state.buffer import BufferedTrajectory, Bundle, LeasedBatch
-from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job, Trajectory
+from callsheet.scheduler.core.state.buffer import Bundle, LeasedBatch
+from callsheet.scheduler.core.state.entities import NO_BUDGET, Group, Job
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.engine_weights import EngineWeights, WeightsRollout
 from callsheet.scheduler.core.words.model import Opened, Token, TrajectoryEnd
@@ -21,7 +21,7 @@ from callsheet.scheduler.core.work.costs import group_cost
 from callsheet.scheduler.core.work.over_or_unknown import unknown_group, unknown_trajectory
 from callsheet.scheduler.history.messages import cost_message
 from callsheet.scheduler.service.codec.decode import DEFAULT_IDLE_TIMEOUT
-from callsheet.scheduler.service.codec.rules import fill_duration
+from callsheet.scheduler.service.codec.rules import fill_duration, to_duration
 from callsheet.scheduler.service.turns import in_turns, made_of
 from callsheet.v1 import buffer_pb2, client_service_pb2, job_pb2, weights_pb2
 from callsheet.v1.rules.fields import within
@@ -66,8 +66,8 @@ MAX_PAGE = 10_000
 
 async def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.TrajectoryBatch:
     """A batch, for its taker."""
-    message = buffer_pb2.TrajectoryBatch(batch_id=batch.batch_id, policy_version=batch.policy_version)
-    fill_duration(message.lease, max(batch.ends_at - now, 0.0))
+    lease = to_duration(max(batch.ends_at - now, 0.0))
+    message = buffer_pb2.TrajectoryBatch(batch_id=batch.batch_id, policy_version=batch.policy_version, lease=lease)
     bundles = [job.buffer.bundles[key] for key in batch.keys]
     add = message.trajectories.extend
     await in_turns(made_of(bundles, lambda bundle: add(_trajectories(bundle, batch.policy_version, now))))
@@ -76,7 +76,7 @@ async def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.
 
 def _trajectories(bundle: Bundle, version: int, now: float) -> Iterator[buffer_pb2.BufferedTrajectory]:
     for each in bundle.members:
-        message = buffer_pb2.BufferedTrajectory(
+        yield buffer_pb2.BufferedTrajectory(
             trajectory_id=each.trajectory_id,
             group_id=each.group_id,
             result=buffer_pb2.TrajectoryResult.FromString(each.result.encoded),
@@ -84,10 +84,9 @@ def _trajectories(bundle: Bundle, version: int, now: float) -> Iterator[buffer_p
             staleness=version - each.policy_version,
             batch_id=bundle.batch_id,
             whole=bundle.whole,
+            took=to_duration(each.took_s),
+            waited=to_duration(max(now - each.finished_at, 0.0)),
         )
-        fill_duration(message.took, each.took_s)
-        fill_duration(message.waited, max(now - each.finished_at, 0.0))
-        yield message
 
 
 async def list_buffer(
@@ -119,7 +118,7 @@ async def list_buffer(
 def buffer_status(state: SchedulerState, job: Job, now: float) -> buffer_pb2.BufferStatus:
     """A job's buffer in figures."""
     buffer, gate = job.buffer, PacingGate(state, job)
-    status = buffer_pb2.BufferStatus(
+    return buffer_pb2.BufferStatus(
         ready=buffer.ready_count,
         leased=buffer.held - buffer.ready_count,
         incomplete=sum(len(each.members) for each in buffer.incomplete.values()),
@@ -128,20 +127,21 @@ def buffer_status(state: SchedulerState, job: Job, now: float) -> buffer_pb2.Buf
         waiting_takers=len(buffer.takers),
         counts={fate: buffer.lengths.total(fate) for fate in buffer.lengths.counts},
         staleness=buffer.staleness,
+        batches=(
+            buffer_pb2.LeasedBatchStatus(
+                batch_id=batch.batch_id,
+                trajectories=len(buffer.members_of(batch)),
+                lease=to_duration(max(batch.ends_at - now, 0.0)),
+            )
+            for batch in buffer.batches.values()
+        ),
+        lengths=(
+            buffer_pb2.LengthShare(
+                trajectories=share.trajectories, trained=share.trained, up_to=to_duration(share.up_to_s)
+            )
+            for share in buffer.lengths.shares()
+        ),
     )
-    for batch in buffer.batches.values():
-        _add_batch(status, batch, buffer.members_of(batch), now)
-    for share in buffer.lengths.shares():
-        message = status.lengths.add(trajectories=share.trajectories, trained=share.trained)
-        fill_duration(message.up_to, share.up_to_s)
-    return status
-
-
-def _add_batch(
-    status: buffer_pb2.BufferStatus, batch: LeasedBatch, members: Iterable[BufferedTrajectory], now: float
-) -> None:
-    message = status.batches.add(batch_id=batch.batch_id, trajectories=len(list(members)))
-    fill_duration(message.lease, max(batch.ends_at - now, 0.0))
 
 
 # Rollouts as clients and operators see them: the core's state as messages.
@@ -161,32 +161,32 @@ def rollouts_of(state: SchedulerState, job_id: str, now: float) -> Iterator[weig
 def rollout_status(state: SchedulerState, rollout: WeightsRollout, now: float) -> weights_pb2.RolloutStatus:
     """A rollout with all its engines."""
     plan = weights_pb2.RolloutPlan.FromString(rollout.offer.plan)
-    status = weights_pb2.RolloutStatus(
-        service=rollout.service, version=rollout.version, mode=plan.mode, at_once=rollout.offer.at_once
-    )
     engines = engines_of(state, rollout.service)
-    for engine in engines:
-        _fill_engine(status.engines.add(manager_id=engine.manager.manager_id), rollout, engine, len(engines), now)
-    return status
+    return weights_pb2.RolloutStatus(
+        service=rollout.service,
+        version=rollout.version,
+        mode=plan.mode,
+        at_once=rollout.offer.at_once,
+        engines=(_engine_status(rollout, engine, len(engines), now) for engine in engines),
+    )
 
 
-def _fill_engine(
-    status: weights_pb2.EngineStatus, rollout: WeightsRollout, engine: PolicyEngine, engines: int, now: float
-) -> None:
-    weights = engine.weights
-    status.state = _state_of(rollout, weights)
-    status.version = weights.told.version
-    status.serving = not weights.gated and engine.manager.accepting
-    status.failures = weights.failures
-    status.exposed_s = weights.exposed_until(now)
-    if weights.told.last_update is not None:
-        status.last_exposed_s = weights.told.last_update.exposed_s
-        if status.state == weights_pb2.ENGINE_STATE_PROVED:
-            status.warning = weights.told.last_update.warning
-    status.reason = _reason(rollout, engine, engines, status.state)
-    if status.state == weights_pb2.ENGINE_STATE_QUARANTINED and weights.retry_at < math.inf:
-        status.retry_in.SetInParent()
-        fill_duration(status.retry_in, max(weights.retry_at - now, 0.0))
+def _engine_status(rollout: WeightsRollout, engine: PolicyEngine, engines: int, now: float) -> weights_pb2.EngineStatus:
+    weights, last = engine.weights, engine.weights.told.last_update
+    state = _state_of(rollout, weights)
+    is_tried_again = state == weights_pb2.ENGINE_STATE_QUARANTINED and weights.retry_at < math.inf
+    return weights_pb2.EngineStatus(
+        manager_id=engine.manager.manager_id,
+        state=state,
+        version=weights.told.version,
+        serving=not weights.gated and engine.manager.accepting,
+        reason=_reason(rollout, engine, engines, state),
+        failures=weights.failures,
+        retry_in=to_duration(max(weights.retry_at - now, 0.0)) if is_tried_again else None,
+        exposed_s=weights.exposed_until(now),
+        last_exposed_s=last.exposed_s if last is not None else 0.0,
+        warning=last.warning if last is not None and state == weights_pb2.ENGINE_STATE_PROVED else "",
+    )
 
 
 def _state_of(rollout: WeightsRollout, weights: EngineWeights) -> weights_pb2.EngineState.ValueType:
@@ -246,8 +246,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         fill_duration(status.spec.grace, grace_of(state, job))
     if lease.ends_at is not None:
         left = status.closes_in if lease.expired else status.expires_in
-        left.SetInParent()
-        fill_duration(left, max(lease.ends_at - now, 0.0))
+        left.CopyFrom(to_duration(max(lease.ends_at - now, 0.0)))
     _fill_idleness(status, state, job, now)
     return status
 
@@ -259,8 +258,7 @@ def _fill_idleness(status: job_pb2.JobStatus, state: SchedulerState, job: Job, n
     if not status.spec.HasField("idle_timeout"):
         fill_duration(status.spec.idle_timeout, timeout)
     if not job.open_actions:
-        status.idle_closes_in.SetInParent()
-        fill_duration(status.idle_closes_in, max(due - now, 0.0))
+        status.idle_closes_in.CopyFrom(to_duration(max(due - now, 0.0)))
 
 
 def trajectory_status(job: Job, trajectory_id: str, now: float) -> job_pb2.TrajectoryStatus:
@@ -272,21 +270,21 @@ def trajectory_status(job: Job, trajectory_id: str, now: float) -> job_pb2.Traje
         _fill_group(status.spec.group)
     trajectory = job.trajectories.get(trajectory_id)
     if trajectory is not None:
-        _fill_open(status, trajectory)
-        status.cost.CopyFrom(cost_message(trajectory.account.until(now)))
+        live = job_pb2.TrajectoryStatus(
+            open_actions=len(trajectory.open_actions),
+            admitted=trajectory.admitted_at is not None,
+            sandbox_id=trajectory.sandbox_id,
+            manager_id=trajectory.manager_id,
+            policy_version=trajectory.policy_version,
+            cost=cost_message(trajectory.account.until(now)),
+        )
+        status.MergeFrom(live)
     else:
         closed = job.closed_trajectories[trajectory_id]
         status.end, status.reason = to_wire(closed.end), closed.reason
         status.policy_version = closed.policy_version
         status.cost.CopyFrom(cost_message(closed.cost))
     return status
-
-
-def _fill_open(status: job_pb2.TrajectoryStatus, trajectory: Trajectory) -> None:
-    status.open_actions = len(trajectory.open_actions)
-    status.admitted = trajectory.admitted_at is not None
-    status.sandbox_id, status.manager_id = trajectory.sandbox_id, trajectory.manager_id
-    status.policy_version = trajectory.policy_version
 
 
 def _fill_group(spec: job_pb2.GroupSpec) -> None:
