@@ -8,10 +8,8 @@ from callsheet.benchmarks.dashboard.settings import DashboardBenchSettings
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
-from callsheet.benchmarks.storm.settings import StormSettings
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import needs
@@ -68,19 +66,6 @@ def real(settings: RealSettings) -> Run[RealSettings]:
     return run_real
 
 
-@benchmark(RewardsBenchSettings)
-def rewards(settings: RewardsBenchSettings) -> Run[RewardsBenchSettings]:
-    """Measure many reward models in the memory of few.
-
-    Beside them run two simpler ways to swap, and all models in memory at once. It ends with exit code 1 if a bar is
-    missed.
-    """
-    import transformers  # noqa: F401
-    from callsheet.benchmarks.rewards.run import run_rewards
-
-    return run_rewards
-
-
 @benchmark(SandboxBenchSettings)
 def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
     """Measure what sandboxes cost while others live.
@@ -91,18 +76,6 @@ def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
     from callsheet.benchmarks.sandbox.run import run_sandbox_bench
 
     return run_sandbox_bench
-
-
-@benchmark(StormSettings)
-def storm(settings: StormSettings) -> Run[StormSettings]:
-    """Measure many resets at once, on one host and on several.
-
-    Each storm has a scheduler and managers of its own, on this machine. It ends with exit code 1 if a reset fails, or
-    if creates on several hosts cost more than 1.1 times the CPU time of those on one.
-    """
-    from callsheet.benchmarks.storm.run import run_storm
-
-    return run_storm
 
 
 @options_of(source=ScenarioSource, options=ComparisonOptions)
