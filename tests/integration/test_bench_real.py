@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.benchmarks.real import run
-from callsheet.benchmarks.real.ray_tasks import RAY_POLICIES, run_ray
-from callsheet.benchmarks.real.rollouts import POLICIES
+from callsheet.benchmarks.real.ray_tasks import run_ray
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, real_scenario
 from callsheet.benchmarks.simulator.traces import recorded_acts
@@ -18,8 +17,7 @@ from callsheet.benchmarks.simulator.traces import recorded_acts
 async def test_commands_run_as_tasks_of_ray() -> None:
     scenario = real_scenario(RealSettings(trajectories=2, turns=2, longest_s=0.2, generation_scale=0.01), 2, Costs())
     works = [work for rollout in scenario.rollouts[:2] for turn in rollout.turns for work in turn.actions]
-    (policy,) = [each for each in RAY_POLICIES if each.name == "ray_shared"]
-    measured = await run_ray(scenario, policy, cores=2)
+    measured = await run_ray(scenario, cores=2)
     assert sorted(each.alone_s for each in measured.actions) == pytest.approx(sorted(work.alone_s() for work in works))
     assert sum(each.cpu_s for each in measured.actions) >= 0.9 * sum(work.cpu_s for work in works)
     assert len(measured.held) == len(works)
@@ -28,8 +26,7 @@ async def test_commands_run_as_tasks_of_ray() -> None:
 @pytest.mark.nightly
 @pytest.mark.anyio
 async def test_the_first_policys_run_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "POLICIES", POLICIES[:2])
-    monkeypatch.setattr(run, "RAY_POLICIES", ())
+    monkeypatch.setattr(run, "ray_is_here", lambda: False)
     path = tmp_path / "real.jsonl"
     settings = RealSettings(trajectories=2, turns=2, cores=1, longest_s=0.2, generation_scale=0.01, trace=path)
     report = await run.run_real(settings)

@@ -1,7 +1,6 @@
 """The same trajectories through Ray: a task per command, and no resets, as Ray's tasks have no sandboxes.
 
-Real CPU work among more tasks than cores measures the operating system: Ray's cores are tickets, and nothing keeps a
-task on its own. With commands that sleep, what is measured is Ray's own queue.
+A task takes a tenth of a logical core, so that all run at once and the operating system shares the cores.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import os
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict
+from typing import Any
 
 from callsheet.benchmarks.measuring.ray_process import answer_with_ray, ask_ray_process
 from callsheet.benchmarks.real import burner
@@ -24,33 +23,11 @@ from callsheet.benchmarks.simulator.scenario import Scenario
 _DEADLINE_S = 900.0
 # So long are tasks that make Ray start its workers.
 _WARM_UP_S = 3.0
+_CORES_OF_A_TASK = 0.1
 # Of a command: what it takes alone, its CPU seconds and the cores that it uses.
 _Command = tuple[float, float, float]
 # Of each trajectory: pairs of a generation, in seconds, and the commands after it.
 _Script = list[list[tuple[float, list[_Command]]]]
-
-
-@dataclass(frozen=True, slots=True)
-class RayPolicy:
-    """One way to run commands as Ray's tasks.
-
-    Attributes:
-        simulated: The simulator's policy of the same kind.
-        cores: Of Ray's logical cores a command takes so many.
-        sleeps: Whether its commands sleep instead of using the CPU.
-    """
-
-    name: str
-    simulated: str
-    cores: float = 1.0
-    sleeps: bool = False
-
-
-RAY_POLICIES: Final = (
-    RayPolicy("ray_tasks", "fixed_1_warm"),
-    RayPolicy("ray_shared", "os_sharing", cores=0.1),
-    RayPolicy("ray", "fixed_1_warm", sleeps=True),
-)
 
 
 def ray_is_here() -> bool:
@@ -58,7 +35,7 @@ def ray_is_here() -> bool:
     return importlib.util.find_spec("ray") is not None
 
 
-async def run_ray(scenario: Scenario, policy: RayPolicy, cores: int) -> RealRun:
+async def run_ray(scenario: Scenario, cores: int) -> RealRun:
     """Runs the trajectories through Ray.
 
     Raises:
@@ -68,7 +45,7 @@ async def run_ray(scenario: Scenario, policy: RayPolicy, cores: int) -> RealRun:
         [(turn.generation.seconds, [(work.alone_s(), work.cpu_s, work.use) for work in turn.actions]) for turn in turns]
         for turns in (rollout.turns for rollout in scenario.rollouts[: scenario.live])
     ]
-    values = await ask_ray_process(__name__, cores, [asdict(policy), script], _DEADLINE_S)
+    values = await ask_ray_process(__name__, cores, script, _DEADLINE_S)
     values["actions"] = [TimedAction(**action) for action in values["actions"]]
     values["held"] = [Span(*span) for span in values["held"]]
     return RealRun(**values)
@@ -79,7 +56,7 @@ async def _roll_out(script: _Script, run: Callable[..., Awaitable[tuple[float, f
 
     async def step(alone_s: float, cpu_s: float, use: float) -> None:
         submitted = time.perf_counter()
-        ran_s, used_s = await run(alone_s, cpu_s, use)
+        ran_s, used_s = await run(cpu_s, use)
         ended = time.perf_counter()
         act_s = ended - submitted
         measured.actions.append(TimedAction(act_s, alone_s, used_s))
@@ -96,12 +73,11 @@ async def _roll_out(script: _Script, run: Callable[..., Awaitable[tuple[float, f
     return measured
 
 
-def _sleep(alone_s: float, cpu_s: float, use: float) -> tuple[float, float]:
-    time.sleep(alone_s)
-    return alone_s, 0.0
+def _sleep(seconds: float) -> None:
+    time.sleep(seconds)
 
 
-def _burn(alone_s: float, cpu_s: float, use: float) -> tuple[float, float]:
+def _burn(cpu_s: float, use: float) -> tuple[float, float]:
     """Runs the command that sandboxes run; returns how long it was there, and its CPU seconds."""
     began = time.perf_counter()
     child = subprocess.Popen(["python3", "-S", burner.__file__, f"{cpu_s:.4f}", f"{use:.4f}"])
@@ -112,13 +88,12 @@ def _burn(alone_s: float, cpu_s: float, use: float) -> tuple[float, float]:
     return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
 
 
-def _run(ray: Any, question: Any) -> dict[str, Any]:
-    policy, script = RayPolicy(**question[0]), question[1]
-    task = functools.partial(ray.remote, num_cpus=policy.cores)
+def _run(ray: Any, script: Any) -> dict[str, Any]:
+    task = functools.partial(ray.remote, num_cpus=_CORES_OF_A_TASK)
     # Workers start with the first tasks; that is no part of the step.
-    at_once = int(ray.cluster_resources()["CPU"] / policy.cores)
-    ray.get([task()(_sleep).remote(_WARM_UP_S, 0.0, 1.0) for _ in range(min(at_once, 2 * len(script)))])
-    return asdict(asyncio.run(_roll_out(script, task()(_sleep if policy.sleeps else _burn).remote)))
+    at_once = int(ray.cluster_resources()["CPU"] / _CORES_OF_A_TASK)
+    ray.get([task()(_sleep).remote(_WARM_UP_S) for _ in range(min(at_once, 2 * len(script)))])
+    return asdict(asyncio.run(_roll_out(script, task()(_burn).remote)))
 
 
 if __name__ == "__main__":

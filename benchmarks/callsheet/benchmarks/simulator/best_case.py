@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from callsheet.benchmarks.simulator.policies.parts.places import runs_on_cpu
 from callsheet.benchmarks.simulator.scenario import Cluster, Model, Quota, Rollout, Scenario, Work
 
 
@@ -76,7 +75,7 @@ def _over_works(seconds: Callable[[Work], float], rollout: Rollout) -> float:
 
 def _cpu_s(work: Work) -> float:
     """CPU seconds; a command that its timeout will end has used least if it was narrow."""
-    if not runs_on_cpu(work):
+    if not work.runs_on_cpu:
         return 0.0
     return attempts(work) * min(work.cpu_s, max(0.0, work.timeout_s - work.service_s) * work.use)
 

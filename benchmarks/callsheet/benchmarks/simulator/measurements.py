@@ -46,7 +46,7 @@ class Recorder:
     """What a run leaves behind; `Measurements` reads it. Levels are integrated after the warm-up.
 
     Attributes:
-        cores_held: Cores booked for running commands, or reserved; at most what a node has.
+        cores_held: Cores booked for running commands; at most what a node has.
         cores_used: Cores at work.
         gpus_held: GPUs of instances that serve a call or come for one.
         gpus_used: GPUs of instances that serve a call.
@@ -198,7 +198,7 @@ class Measurements:
         act_s: ACT of every action: of `actions` in their order, then the ages of those that had not ended.
         best_s: What these cannot be below.
         counts: failures (retried), refusals (429), timeouts.
-        cores_held_s: Core-seconds after the warm-up booked for commands or reserved for trajectories.
+        cores_held_s: Core-seconds after the warm-up booked for commands.
         cores_used_s: Core-seconds of work.
         gpus_held_s: GPU-seconds of instances that serve a call or come for one.
         gpus_used_s: GPU-seconds of instances that serve a call.

@@ -56,7 +56,7 @@ class ComparisonReport(BenchmarkReport):
 
     Attributes:
         jobs: Of the scenario.
-        results: By policy, in the order asked for; None where a policy does not apply.
+        results: By policy, in the order asked for.
         bounds: What no policy can beat, by name; means over the seeds. Those of ACT are of the actions that were
             measured, the least over the policies.
         recorded: The external actions of a trace as they were when it was recorded, by kind, where it tells that.
@@ -68,7 +68,7 @@ class ComparisonReport(BenchmarkReport):
     load: Load
     cores: int
     jobs: tuple[ScenarioJob, ...]
-    results: Mapping[str, PolicyResult | None]
+    results: Mapping[str, PolicyResult]
     bounds: Mapping[str, float | None]
     recorded: Mapping[str, JobFigures] = field(default_factory=dict)
     bars: Sequence[Bar] = ()
@@ -79,18 +79,13 @@ class ComparisonReport(BenchmarkReport):
         """The figure of the whole run that the mode has."""
         return _SPAN_KEYS[self.settings.source.mode]
 
-    @property
-    def applying(self) -> dict[str, PolicyResult]:
-        """The policies that apply."""
-        return {name: result for name, result in self.results.items() if result is not None}
-
     def ratios(self) -> dict[str, dict[str, Ratio]]:
         """Every policy's figure over callsheet's, by policy and figure, by pairs of runs of one seed."""
         ours = self.results.get(OURS)
         if ours is None:
             return {}
         compared: dict[str, dict[str, Ratio]] = {}
-        for name, result in self.applying.items():
+        for name, result in self.results.items():
             if name == OURS:
                 continue
             by_figure = {
@@ -136,10 +131,7 @@ class ComparisonReport(BenchmarkReport):
             f"rho {self.load.rho:.2f}, seeds {seeds} (times in s, means over seeds)"
         )
         bounded = ("act_mean_s", "step_s", "trajectories_per_hour")
-        yield _table(what, self.applying, {name: self.bounds[name] for name in bounded})
-        absent = [name for name, result in self.results.items() if result is None]
-        if absent:
-            yield f"do not apply to this workload: {', '.join(absent)}"
+        yield _table(what, self.results, {name: self.bounds[name] for name in bounded})
         if len(self.jobs) > 1:
             yield self._table_by_job()
         if self.recorded:
@@ -149,7 +141,7 @@ class ComparisonReport(BenchmarkReport):
     def _table_by_job(self) -> Table:
         headings = (f">{job.name} ({job.priority.name.lower()}, weight {job.weight:g})" for job in self.jobs)
         table = new_table("ACT by job: mean / p99", "policy", *headings)
-        for name, result in self.applying.items():
+        for name, result in self.results.items():
             figures = result.jobs()
             cells = [figures.get(job.name, NO_ACTIONS) for job in self.jobs]
             table.add_row(name, *(f"{cell(each.act_mean_s, '.3f')} / {cell(each.act_p99_s, '.2f')}" for each in cells))
@@ -160,14 +152,12 @@ class ComparisonReport(BenchmarkReport):
         table = new_table(
             "Mean ACT by kind, as recorded and as simulated", "policy", *(f">{kind}" for kind in self.recorded)
         )
-        rows = {"recorded": self.recorded} | {name: result.kinds() for name, result in self.applying.items()}
+        rows = {"recorded": self.recorded} | {name: result.kinds() for name, result in self.results.items()}
         for name, kinds in rows.items():
             table.add_row(name, *(cell(kinds.get(kind, NO_ACTIONS).act_mean_s, ".3f") for kind in self.recorded))
         return table
 
-    def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:
-        if result is None:
-            return None
+    def _policy(self, result: PolicyResult) -> dict[str, Any]:
         per_seed = [
             {"seed": run.seed, **self._figures(run.figures), "jobs": _by_name(run.jobs)} for run in result.by_seed
         ]

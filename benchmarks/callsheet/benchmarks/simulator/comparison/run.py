@@ -37,8 +37,8 @@ class Run:
     seed: int
 
 
-def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[SeedResult | None]:
-    """Runs them, `processes` at once; None for a policy that does not apply to its scenario.
+def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[SeedResult]:
+    """Runs them, `processes` at once.
 
     Raises:
         ValueError: A workload or trace is unknown or not valid.
@@ -46,22 +46,16 @@ def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[See
     return map_in_processes(run_one, runs, processes, partial(_report, progress))
 
 
-def _report(progress: Progress, run: Run, result: SeedResult | None) -> None:
-    if result is None:
-        progress(f"{run.policy}: does not apply to {run.source.workload}")
-    else:
-        mean = result.figures.act_mean_s
-        progress(f"{run.policy}, seed {run.seed}: mean ACT {mean:.3f} s, simulated in {result.cpu_s:.1f} s of CPU")
+def _report(progress: Progress, run: Run, result: SeedResult) -> None:
+    mean = result.figures.act_mean_s
+    progress(f"{run.policy}, seed {run.seed}: mean ACT {mean:.3f} s, simulated in {result.cpu_s:.1f} s of CPU")
 
 
-def run_one(run: Run) -> SeedResult | None:
+def run_one(run: Run) -> SeedResult:
     """Draws the scenario and runs the policy on it; see `run_all`."""
     scenario = run.source.scenario(run.seed)
-    factory = POLICIES[run.policy]
-    if not factory.applies(scenario):
-        return None
     began = time.process_time()
-    measured = simulate(scenario, factory)
+    measured = simulate(scenario, POLICIES[run.policy])
     return SeedResult(
         seed=run.seed,
         figures=figures_of(measured),
@@ -146,20 +140,16 @@ def _settings(source: ScenarioSource, options: ComparisonOptions, ranges: RangeF
     return ComparisonSettings(source, seeds, policies, options.at_once)
 
 
-def _by_policy(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult | None]:
+def _by_policy(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult]:
     """Runs the policies on all seeds; seed by seed, so that a scenario is drawn once for all."""
     runs = {(name, seed): Run(name, settings.source, seed) for seed in settings.seeds for name in settings.policies}
     done = dict(zip(runs, run_all(list(runs.values()), settings.processes, progress), strict=True))
-    results: dict[str, PolicyResult | None] = {}
-    for name in settings.policies:
-        by_seed = tuple(result for seed in settings.seeds if (result := done[name, seed]) is not None)
-        results[name] = PolicyResult(name, by_seed) if by_seed else None
-    return results
+    return {name: PolicyResult(name, tuple(done[name, seed] for seed in settings.seeds)) for name in settings.policies}
 
 
-def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult | None]) -> Mapping[str, float | None]:
+def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult]) -> Mapping[str, float | None]:
     """Means over the seeds; a seed's bounds of ACT are the least over its runs."""
-    runs = [run for result in results.values() if result is not None for run in result.by_seed]
+    runs = [run for result in results.values() for run in result.by_seed]
     by_seed = []
     for seed in settings.seeds:
         acts = least([run.act_bounds for run in runs if run.seed == seed])
