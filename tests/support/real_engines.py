@@ -101,7 +101,7 @@ async def _vllm_driver() -> VLLMDriver:
 
 
 CONTEXT: dict[type[EngineDriver], int] = {SGLangDriver: 2048, VLLMDriver: 8192}
-"""Tokens of a sequence, as `scripts/conformance.py` says. On a busy machine vLLM makes 2,000 before an abort comes."""
+"""Tokens of a sequence, as `scripts/others.py` has it. On a busy machine vLLM makes 2,000 before an abort comes."""
 CACHED_OF_100: dict[type[EngineDriver], int] = {SGLangDriver: 99, VLLMDriver: 0}
 """Tokens of a prompt of 100 that are found cached: all but one, or whole blocks."""
 _FACTORIES: dict[str, tuple[str, SubjectFactory]] = {
