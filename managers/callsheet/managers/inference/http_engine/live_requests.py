@@ -15,13 +15,14 @@ from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineError,
     GenerateRequest,
+    Generation,
     LogProbsMode,
     OthersLoad,
     RequestRefusedError,
     Sampling,
     VersionSpan,
 )
-from callsheet.managers.inference.http_engine.client import finite
+from callsheet.managers.inference.http_engine.client import finish_reason_of, finite
 
 
 @dataclass(eq=False, slots=True)
@@ -140,6 +141,57 @@ class LiveRequests:
     def tokens(self) -> int:
         """Prompt tokens of those sent."""
         return sum(len(live.request.prompt_token_ids) for live in self._by_id.values() if live.sent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A server's answer to a request, in the words of the server.
+
+    Attributes:
+        token_ids: The new tokens.
+        finish_reason: Why there are no more.
+        own: The log-probability of each token.
+        likeliest: Log-probabilities of the most likely tokens at each place.
+        versions: Spans of weights, as `spans_of` reads them; None if the server tells none.
+        cached_tokens: Tokens of the prompt whose KV was there.
+        text: The tokens as text; None if the server tells none.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: object
+    own: Sequence[float | None] = ()
+    likeliest: Sequence[Sequence[float | None]] = ()
+    versions: Sequence[Mapping[str, Any]] | None = None
+    cached_tokens: int = 0
+    text: str | None = None
+
+    def generation(
+        self, live: LiveRequest, how: Derivation, seed: int, start_version: int, *, joint: bool
+    ) -> Generation:
+        """Returns what came of a request.
+
+        Args:
+            live: The request.
+            how: How the log-probabilities that it wants follow from those told.
+            seed: Its seed.
+            start_version: See `version_of`.
+            joint: See `over_top_k`.
+
+        Raises:
+            EngineError: The answer is none that a request can end with.
+        """
+        tokens = len(self.token_ids)
+        return Generation(
+            token_ids=self.token_ids,
+            log_probs=log_probs_of(how, live.request.sampling, tokens, self.own, self.likeliest, joint=joint),
+            finish_reason=finish_reason_of(self.finish_reason),
+            version_spans=one_span(live.begun_version, tokens)
+            if self.versions is None
+            else spans_of(self.versions, tokens, start_version),
+            seed=seed,
+            cached_tokens=self.cached_tokens,
+            text=self.text,
+        )
 
 
 # What servers call their weights, and which policy version that is.

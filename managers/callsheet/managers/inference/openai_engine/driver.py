@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +10,6 @@ from callsheet.managers.inference.driver import (
     EngineCapabilities,
     EngineError,
     EngineLimits,
-    Generation,
     LogProbsMode,
     UnsupportedError,
 )
@@ -25,8 +23,6 @@ from callsheet.managers.inference.http_engine.client import (
     RequestBounds,
     Where,
     attach,
-    error_of,
-    finish_reason_of,
     new_tokens,
     sampling_parameters,
 )
@@ -35,10 +31,8 @@ from callsheet.managers.inference.http_engine.live_requests import (
     Derivation,
     LiveRequest,
     Look,
+    Reply,
     ToldLogProbs,
-    derivation,
-    log_probs_of,
-    one_span,
 )
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.models.completions import told_tokens
@@ -142,9 +136,6 @@ def token_ids_of(choice: dict[str, Any]) -> tuple[int, ...] | None:
     return None
 
 
-_SEED_BITS = 31
-
-
 def attach_openai(
     settings: OpenAISettings, url: Where, api_key: str | None = None, *, start_version: int = 0
 ) -> OpenAIDriver:
@@ -170,11 +161,14 @@ class OpenAIDriver(HttpEngineDriver):
         max_requests: The most live requests; more are refused as busy.
     """
 
+    _seed_bits = 31
+
     def __init__(
         self, http: EngineHttp, server: OpenAIServer, *, start_version: int = 0, max_requests: int = MAX_REQUESTS
     ) -> None:
         super().__init__(http, server, start_version=start_version, max_requests=max_requests)
         self._server = server
+        self._told = ToldLogProbs.UNKNOWN if server.log_probs else None
 
     async def _look(self) -> Look:
         answer = await self._http.get("/v1/models", timeout_s=LOOK_TIMEOUT_S)
@@ -182,15 +176,8 @@ class OpenAIDriver(HttpEngineDriver):
             raise EngineUnreachableError(f"{self._http.url}/v1/models: {answer.message}", refused=False)
         return Look(identity=start_of(listed_model(answer, self._server.name)))
 
-    async def _submit(self, live: LiveRequest) -> Generation:
-        sampling = live.request.sampling
-        told = ToldLogProbs.UNKNOWN if self._server.log_probs else None
-        how = Derivation.NONE if told is None else derivation(told, sampling)
-        seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
-        answer = await self._http.post("/v1/completions", self._body(live, how, seed), timeout_s=None)
-        if not answer.ok:
-            raise error_of(answer)
-        return self._generation(answer.content, live, how, seed)
+    async def _send(self, live: LiveRequest, how: Derivation, seed: int) -> HttpAnswer:
+        return await self._http.post("/v1/completions", self._body(live, how, seed), timeout_s=None)
 
     def _body(self, live: LiveRequest, how: Derivation, seed: int) -> dict[str, Any]:
         request, sampling = live.request, live.request.sampling
@@ -198,7 +185,7 @@ class OpenAIDriver(HttpEngineDriver):
             "model": self._server.name,
             "prompt": list(request.prompt_token_ids),
             "max_tokens": new_tokens(request, self._server.bounds.limits),
-            "seed": seed & ((1 << _SEED_BITS) - 1),
+            "seed": seed,
             "return_token_ids": True,
         }
         # What is not of the original API is sent only to those who ask for it: some servers refuse unknown fields.
@@ -210,19 +197,16 @@ class OpenAIDriver(HttpEngineDriver):
             body["logprobs"] = 1
         return body
 
-    def _generation(self, told: dict[str, Any], live: LiveRequest, how: Derivation, seed: int) -> Generation:
-        choice = told["choices"][0]
-        tokens, reason = token_ids_of(choice), finish_reason_of(choice.get("finish_reason"))
+    def _read(self, content: Any) -> Reply:
+        choice = content["choices"][0]
+        tokens = token_ids_of(choice)
         if tokens is None:
             raise EngineError("the server answered no token ids")
-        own = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-        return Generation(
+        return Reply(
             token_ids=tokens,
-            log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, (), joint=False),
-            finish_reason=reason,
-            version_spans=one_span(live.begun_version, len(tokens)),
-            seed=seed,
-            cached_tokens=told_tokens(told).get("tokens_cached", 0),
+            finish_reason=choice.get("finish_reason"),
+            own=(choice.get("logprobs") or {}).get("token_logprobs") or (),
+            cached_tokens=told_tokens(content).get("tokens_cached", 0),
             text=choice.get("text"),
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,6 @@ from callsheet.managers.inference.driver import (
     EngineError,
     EngineFailedError,
     GenerateRequest,
-    Generation,
     OthersLoad,
     RequestRefusedError,
     Sampling,
@@ -29,8 +27,6 @@ from callsheet.managers.inference.http_engine.client import (
     HttpAnswer,
     Where,
     attach,
-    error_of,
-    finish_reason_of,
     new_tokens,
     sampling_parameters,
 )
@@ -39,20 +35,15 @@ from callsheet.managers.inference.http_engine.live_requests import (
     Derivation,
     LiveRequest,
     Look,
+    Reply,
     ToldLogProbs,
-    derivation,
     label_of,
-    log_probs_of,
-    one_span,
-    spans_of,
 )
 from callsheet.managers.inference.sglang_engine.server import SGLangServer, identity_of, read_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec
 
 # Requests and answers of SGLang's /generate.
-
-_SEED_MASK = (1 << 63) - 1
 
 
 def check_stops(sampling: Sampling) -> None:
@@ -91,34 +82,21 @@ def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer
         "no_stop_trim": True,
     }
     if server.deterministic:
-        params["sampling_seed"] = seed & _SEED_MASK
+        params["sampling_seed"] = seed
     return params
 
 
-def generation_of(
-    answer: Mapping[str, Any], live: LiveRequest, how: Derivation, seed: int, start_version: int
-) -> Generation:
-    """Reads an answer.
-
-    Raises:
-        EngineError: It is none that a request can end with.
-    """
-    meta = answer.get("meta_info") or {}
-    reason = finish_reason_of((meta.get("finish_reason") or {}).get("type"))
-    tokens = tuple(int(token) for token in answer.get("output_ids") or ())
-    told = meta.get("weight_versions")
-    own = [entry[0] for entry in meta.get("output_token_logprobs") or ()]
-    likeliest = [[entry[0] for entry in top or ()] for top in meta.get("output_top_logprobs") or ()]
-    return Generation(
-        token_ids=tokens,
-        log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, likeliest, joint=True),
-        finish_reason=reason,
-        version_spans=one_span(live.begun_version, len(tokens))
-        if told is None
-        else spans_of(told, len(tokens), start_version),
-        seed=seed,
+def reply_of(content: Any) -> Reply:
+    """Reads an answer."""
+    meta = content.get("meta_info") or {}
+    return Reply(
+        token_ids=tuple(int(token) for token in content.get("output_ids") or ()),
+        finish_reason=(meta.get("finish_reason") or {}).get("type"),
+        own=[entry[0] for entry in meta.get("output_token_logprobs") or ()],
+        likeliest=[[entry[0] for entry in top or ()] for top in meta.get("output_top_logprobs") or ()],
+        versions=meta.get("weight_versions"),
         cached_tokens=int(meta.get("cached_tokens") or 0),
-        text=answer.get("text"),
+        text=content.get("text"),
     )
 
 
@@ -243,7 +221,6 @@ PAUSE_TIMEOUT_S = 60.0
 CHECKSUM_TIMEOUT_S = 120.0
 PAIR_REQUEST_TIMEOUT_S = 600.0
 """Of a pair for prefill and decode of which one half is gone, the other keeps requests without a word."""
-_SEED_BITS = 63
 
 
 def attach_sglang(
@@ -274,6 +251,8 @@ class SGLangDriver(HttpEngineDriver):
         start_version: The policy version of the weights that the server starts with.
         max_requests: The most live requests; more are refused as busy.
     """
+
+    _joint = True
 
     def __init__(
         self,
@@ -320,21 +299,18 @@ class SGLangDriver(HttpEngineDriver):
     async def _served_path(self) -> str:
         return str((await self._look_at("/model_info", "/get_model_info")).field("model_path") or "")
 
-    async def _submit(self, live: LiveRequest) -> Generation:
-        sampling = live.request.sampling
-        check_stops(sampling)
-        how = derivation(self._told, sampling)
-        seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
+    async def _send(self, live: LiveRequest, how: Derivation, seed: int) -> HttpAnswer:
+        check_stops(live.request.sampling)
         body = generate_body(live, self._server, how, seed)
         try:
             with anyio.fail_after(self._request_timeout_s):
-                answer = await self._http.post("/generate", body, timeout_s=None)
+                return await self._http.post("/generate", body, timeout_s=None)
         except TimeoutError as error:
             await self._abort_quietly(live)
             raise EngineFailedError(f"the request did not end within {self._request_timeout_s:g} s") from error
-        if not answer.ok:
-            raise error_of(answer)
-        return generation_of(answer.content, live, how, seed, self._start_version)
+
+    def _read(self, content: Any) -> Reply:
+        return reply_of(content)
 
     async def _send_abort(self, live: LiveRequest) -> None:
         self._require(await self._http.post("/abort_request", {"rid": live.server_id}))

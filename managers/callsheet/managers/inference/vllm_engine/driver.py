@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from callsheet.managers.inference.driver import (
     EngineCapabilities,
     EngineError,
     EngineLimits,
-    Generation,
     OthersLoad,
     UpdateMode,
     WeightUpdate,
@@ -32,8 +30,6 @@ from callsheet.managers.inference.http_engine.client import (
     RequestBounds,
     Where,
     attach,
-    error_of,
-    finish_reason_of,
     new_tokens,
     sampling_parameters,
 )
@@ -42,12 +38,9 @@ from callsheet.managers.inference.http_engine.live_requests import (
     Derivation,
     LiveRequest,
     Look,
+    Reply,
     ToldLogProbs,
-    derivation,
     label_of,
-    log_probs_of,
-    one_span,
-    spans_of,
 )
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
@@ -57,7 +50,6 @@ from typing_extensions import override
 
 # Requests and answers of vLLM's /inference/v1/generate.
 
-_SEED_MASK = (1 << 63) - 1
 _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 _KV_SHARE = "vllm:kv_cache_usage_perc"
 _LOAD_METRICS = frozenset({_RUNNING, _WAITING, _KV_SHARE})
@@ -69,7 +61,7 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
     params = sampling_parameters(sampling) | {
         "max_tokens": new_tokens(request, server.bounds.limits),
         "top_k": sampling.top_k,
-        "seed": seed & _SEED_MASK,
+        "seed": seed,
     }
     if how is Derivation.AS_TOLD:
         params["logprobs"] = 0
@@ -93,29 +85,18 @@ def server_request_id(live: LiveRequest) -> str:
     return f"generate-tokens-{live.server_id}"
 
 
-def generation_of(
-    answer: Mapping[str, Any], live: LiveRequest, how: Derivation, seed: int, start_version: int
-) -> Generation:
-    """Reads an answer.
-
-    Raises:
-        EngineError: It is none that a request can end with.
-    """
-    choice = answer["choices"][0]
-    reason = finish_reason_of(choice.get("finish_reason"))
-    tokens = tuple(int(token) for token in choice.get("token_ids") or ())
-    told = choice.get("weight_versions")
-    content = (choice.get("logprobs") or {}).get("content") or ()
-    own = [entry["logprob"] for entry in content]
-    # The token itself is among the most likely, or comes before them.
-    likeliest = [[top["logprob"] for top in entry.get("top_logprobs") or ()] for entry in content]
-    return Generation(
-        token_ids=tokens,
-        log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, likeliest, joint=False),
-        finish_reason=reason,
-        version_spans=spans_of(told, len(tokens), start_version) if told else one_span(live.begun_version, len(tokens)),
-        seed=seed,
-        cached_tokens=told_tokens(answer).get("tokens_cached", 0),
+def reply_of(content: Any) -> Reply:
+    """Reads an answer."""
+    choice = content["choices"][0]
+    told = (choice.get("logprobs") or {}).get("content") or ()
+    return Reply(
+        token_ids=tuple(int(token) for token in choice.get("token_ids") or ()),
+        finish_reason=choice.get("finish_reason"),
+        own=[entry["logprob"] for entry in told],
+        # The token itself is among the most likely, or comes before them.
+        likeliest=[[top["logprob"] for top in entry.get("top_logprobs") or ()] for entry in told],
+        versions=choice.get("weight_versions") or None,
+        cached_tokens=told_tokens(content).get("tokens_cached", 0),
     )
 
 
@@ -244,7 +225,6 @@ def start_in(metrics: HttpAnswer) -> str:
 
 
 PAUSE_TIMEOUT_S = 60.0
-_SEED_BITS = 63
 _WORDS = {UpdateMode.ABORT: "abort", UpdateMode.KEEP: "keep", UpdateMode.DRAIN: "wait"}
 
 
@@ -285,6 +265,7 @@ class VLLMDriver(HttpEngineDriver):
         self._server = server
         self._settings = settings
         self._served = server.model
+        self._told = server.told
 
     async def _look(self) -> Look:
         health = await self._http.get("/health", timeout_s=LOOK_TIMEOUT_S)
@@ -313,15 +294,13 @@ class VLLMDriver(HttpEngineDriver):
     async def _served_path(self) -> str:
         return self._served
 
-    async def _submit(self, live: LiveRequest) -> Generation:
-        sampling = live.request.sampling
-        how = Derivation.NONE if self._server.told is None else derivation(self._server.told, sampling)
-        seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
-        body = generate_body(live, self._server, how, seed)
-        answer = await self._http.post("/inference/v1/generate", body, timeout_s=None)
-        if not answer.ok:
-            raise error_of(answer)
-        return generation_of(answer.content, live, how, seed, self._start_version)
+    async def _send(self, live: LiveRequest, how: Derivation, seed: int) -> HttpAnswer:
+        return await self._http.post(
+            "/inference/v1/generate", generate_body(live, self._server, how, seed), timeout_s=None
+        )
+
+    def _read(self, content: Any) -> Reply:
+        return reply_of(content)
 
     async def _send_abort(self, live: LiveRequest) -> None:
         _require(await self._http.post("/abort_requests", {"request_ids": [server_request_id(live)]}))
