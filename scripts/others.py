@@ -142,7 +142,7 @@ def perform(run: Run, place: Path) -> str:
     own = environment(run, place, python)
     with run.start(place) as started:
         command = [part.format(python=own, place=place) for part in run.command]
-        given = os.environ | started | run.variables
+        given = {**os.environ, **started, **run.variables}
         variables = {name: value for name, value in given.items() if value}
         code = subprocess.run(command, cwd=ROOT, env=variables, timeout=RUN_TIMEOUT_S, check=False).returncode
     run.note(place)
@@ -207,7 +207,7 @@ def stack(place: Path, *options: str, **variables: str) -> Iterator[str]:
 
 
 def agent_run(name: str) -> Run:
-    """The run of an agent: it is given a task, a base URL and a key, and nothing else of Callsheet."""
+    """Returns the run of an agent: it is given a task, a base URL and a key, and nothing else of Callsheet."""
     agent = AGENTS[name]
 
     @contextmanager
@@ -238,12 +238,12 @@ def facade(place: Path) -> Iterator[Mapping[str, str]]:
 
 
 def e2b_run(package: str, program: str) -> Run:
-    """The run of E2B's client, or of a program that uses it, through its steps."""
+    """Returns the run of E2B's client, or of a program that uses it, through its steps."""
     return Run(steps=((package,),), start=facade, command=("{python}", "-m", f"scripts.programs.{program}"))
 
 
 def trainer_run(extra: str, package: str, *besides: str, first: Sequence[str] = (TORCH,)) -> Run:
-    """The run of a trainer's tests, in the environment of a version of it.
+    """Returns the run of a trainer's tests, in the environment of a version of it.
 
     Args:
         extra: The extra of Callsheet with the trainer's adapter.
@@ -267,7 +267,7 @@ def trainer_run(extra: str, package: str, *besides: str, first: Sequence[str] = 
 
 
 def python_run(version: str) -> Run:
-    """The run of the unit tests that need no torch, and of tests that start processes, on a version of Python."""
+    """Returns the run of tests on a version of Python: unit tests that need no torch, and some that start processes."""
     extras = "scheduler,sandbox,gateway,dashboard,facade,harbor,docker,compose,telemetry"
     tests = "anthropic check-jsonschema hypothesis openai pytest pytest-timeout pytest-xdist sniffio swe-rex trustme"
     wanted = ["--constraint", str(ROOT / "requirements.lock"), "--editable", f"{ROOT}[{extras}]", *tests.split()]
@@ -294,7 +294,7 @@ def _packages(text: str) -> list[str]:
 
 
 def engine_run(name: str, package: str, arguments: str, ready: str, **variables: str) -> Run:
-    """The run of the contract suite of drivers against a real server with a small model of random weights.
+    """Returns the run of the contract suite of drivers against a real server with a small model of random weights.
 
     Args:
         name: The engine.
@@ -325,7 +325,7 @@ def engine_run(name: str, package: str, arguments: str, ready: str, **variables:
 
 
 def load_run(name: str, arguments: str, **variables: str) -> Run:
-    """The run in which two servers of an engine take new weights under load, and one is killed in mid-update.
+    """Returns the run in which two servers of an engine take new weights under load, and one is killed in mid-update.
 
     Args:
         name: The engine, whose own run has installed it.

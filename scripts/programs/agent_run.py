@@ -30,7 +30,7 @@ def run(agent: AgentToRun, access: GatewayAccess, place: Path) -> tuple[int, Pat
     command = agent.command(place, home, access)
     # Shells set PWD, and some agents go by it.
     common = {"NO_PROXY": "127.0.0.1", "PWD": str(work)}
-    variables = os.environ | common | access.environment() | agent.environment(home)
+    variables = {**os.environ, **common, **access.environment(), **agent.environment(home)}
     with (place / "agent.log").open("wb") as log:
         done = subprocess.run(
             command,

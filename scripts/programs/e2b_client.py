@@ -1,4 +1,4 @@
-"""What E2B's own client does with the facade, step by step; run by scripts/others.py in the client's environment.
+"""E2B's own client uses the facade, step by step; run by scripts/others.py in the client's environment.
 
     E2B_API_URL=... E2B_SANDBOX_URL=... E2B_API_KEY=... python -m scripts.programs.e2b_client
 

@@ -1,4 +1,4 @@
-"""What OpenAI's agents do with the facade: their own sandbox client, unchanged; run by scripts/others.py."""
+"""OpenAI's agents use the facade: their own sandbox client, unchanged; run by scripts/others.py."""
 
 from __future__ import annotations
 

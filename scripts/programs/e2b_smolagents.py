@@ -1,4 +1,4 @@
-"""What smolagents does with the facade: its executor and an agent, unchanged; run by scripts/others.py."""
+"""smolagents uses the facade: its executor and an agent, unchanged; run by scripts/others.py."""
 
 from __future__ import annotations
 
