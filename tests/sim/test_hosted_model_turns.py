@@ -42,7 +42,8 @@ def draw_scorings() -> list[ScoringRequest]:
     draw, scorings, at = random.Random(0), [], 0.0
     for _ in range(SCORINGS):
         at += draw.expovariate(1.0)
-        scorings.append(ScoringRequest(*draw.choices(range(9), [1.0 / rank for rank in range(1, 10)]), at))
+        (model,) = draw.choices(range(9), [1.0 / rank for rank in range(1, 10)])
+        scorings.append(ScoringRequest(model, at))
     return scorings
 
 

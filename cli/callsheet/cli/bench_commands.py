@@ -57,10 +57,8 @@ def planner(settings: PlannerBenchSettings) -> Run[PlannerBenchSettings]:
 def real(settings: RealSettings) -> Run[RealSettings]:
     """Run policies with real commands in real sandboxes.
 
-    They run one after another, each beside the simulator's prediction. Ray runs the same trajectories with commands
-    that sleep, and so does callsheet once more.
+    Callsheet and plain sharing run one after another, each beside the simulator's prediction.
     """
-    import ray  # noqa: F401
     from callsheet.benchmarks.real.run import run_real
 
     return run_real

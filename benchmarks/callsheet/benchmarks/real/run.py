@@ -13,10 +13,9 @@ from typing import Any
 import psutil
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.measuring.statistics import rounded, significant
-from callsheet.benchmarks.real.ray_tasks import ray_is_here, run_ray
 from callsheet.benchmarks.real.rollouts import POLICIES, run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import Costs, real_scenario, with_service, without_resets
+from callsheet.benchmarks.real.workload import Costs, real_scenario, with_service
 from callsheet.benchmarks.recording import write_trace
 from callsheet.benchmarks.runner import BenchmarkReport, Column, cell, new_table
 from callsheet.benchmarks.simulator.best_case import Load, load_of
@@ -46,12 +45,6 @@ _COLUMNS: tuple[Column, ...] = (
     ("step", "step_s", ".1f"),
     ("held", "held", ".0%"),
     ("used", "used", ".0%"),
-)
-# The row of Ray's tasks, and the simulator's policy of the same kind.
-RAY, RAY_SIMULATED = "ray_shared", "os_sharing"
-_RAY_NOTE = (
-    "tasks of a tenth of a logical core, so that all run at once and the system shares the cores; workers warm; no "
-    "sandbox and no reset: one action less"
 )
 
 
@@ -101,7 +94,6 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
         ValueError: There are not so many cores.
         ProcessFailedError: A process did not start (inside an exception group).
         RolloutFailedError: An action did not succeed (inside an exception group).
-        RayRunFailedError: Ray failed.
     """
     began = time.perf_counter()
     usable = len(os.sched_getaffinity(0))
@@ -117,10 +109,6 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
         pairs[policy] = await _compare(
             policy, scenario, costs, cores, settings.trace if policy == "callsheet" else None
         )
-    if ray_is_here():
-        progress(f"{RAY}: {scenario.live} trajectories for real")
-        figures = (await run_ray(scenario, cores)).figures(cores)
-        pairs[RAY] = Pair(figures, _simulate(RAY_SIMULATED, without_resets(scenario)), None)
     return RealReport(
         settings=settings,
         load=load_of(scenario),
@@ -181,11 +169,11 @@ def _simulate(policy: str, scenario: Scenario) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A policy's figures, measured and simulated, and CPU seconds that the service used for a command; None for Ray."""
+    """A policy's figures, measured and simulated, and CPU seconds that the service used for a command."""
 
     measured: Figures
     simulated: Figures
-    service_cpu_s: float | None
+    service_cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +207,6 @@ class RealReport(BenchmarkReport):
                     "measured": pair.measured.as_json(_SPAN),
                     "simulated": pair.simulated.as_json(_SPAN),
                     "service_cpu_s": significant(pair.service_cpu_s),
-                    "note": _RAY_NOTE if name == RAY else None,
                 }
                 for name, pair in self.policies.items()
             },
@@ -241,11 +228,10 @@ class RealReport(BenchmarkReport):
                 f"{cell(getattr(pair.measured, figure), form)} ({cell(getattr(pair.simulated, figure), form)})"
                 for _, figure, form in _COLUMNS
             ]
-            service = "" if pair.service_cpu_s is None else f"{pair.service_cpu_s * 1000:.0f} ms"
-            table.add_row(name, *cells, service, style="bold" if name == "callsheet" else None)
+            table.add_row(
+                name, *cells, f"{pair.service_cpu_s * 1000:.0f} ms", style="bold" if name == "callsheet" else None
+            )
         yield table
-        missing = "left out, as Ray is not installed: pip install '.[ray]' in a checkout"
-        yield f"{RAY}: {_RAY_NOTE if RAY in self.policies else missing}."
         yield (
             f"The smallest command takes {costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
             f"{costs.overhead_s * 1000:.0f} ms more. A sandbox takes the service {costs.reset_cpu_s * 1000:.0f} ms of "

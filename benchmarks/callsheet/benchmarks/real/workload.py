@@ -79,9 +79,3 @@ def with_service(scenario: Scenario, costs: Costs, service_cpu_s: float) -> Scen
         return replace(work, cpu_s=cpu_s, use=cpu_s / alone_s if cpu_s else 1.0)
 
     return _with_commands(scenario, scenario.workload, longer)
-
-
-def without_resets(scenario: Scenario) -> Scenario:
-    """The same trajectories where there are no sandboxes."""
-    anywhere = _with_commands(scenario, scenario.workload, lambda work: replace(work, in_sandbox=False))
-    return replace(anywhere, rollouts=tuple(replace(rollout, reset=None) for rollout in anywhere.rollouts))

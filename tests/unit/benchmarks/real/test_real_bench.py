@@ -6,7 +6,7 @@ import pytest
 from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction, held_core_s
 from callsheet.benchmarks.real.rollouts import POLICIES as REAL_POLICIES
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import Costs, real_scenario, with_service, without_resets
+from callsheet.benchmarks.real.workload import Costs, real_scenario, with_service
 from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.simulation import simulate
@@ -35,14 +35,6 @@ def test_no_more_cores_are_held_than_there_are(spans: list[Span], held: float) -
 def test_cores_that_are_shared_are_held_once() -> None:
     measured = RealRun(actions=[TimedAction(10.0, 5.0, 5.0)] * 4, held=[Span(100.0, 110.0, 1)] * 4, step_s=10.0)
     assert measured.figures(cores=2).held == pytest.approx(1.0)
-
-
-def test_the_prediction_for_ray_has_its_actions() -> None:
-    scenario = real_scenario(RealSettings(trajectories=3, turns=2), 2, COSTS)
-    works = sum(len(turn.actions) for rollout in scenario.rollouts[: scenario.live] for turn in rollout.turns)
-    figures = figures_of(simulate(without_resets(scenario), POLICIES["os_sharing"]))
-    assert figures.actions == works
-    assert figures_of(simulate(scenario, POLICIES["os_sharing"])).actions == works + 3
 
 
 @pytest.mark.parametrize("policy", REAL_POLICIES)
