@@ -53,7 +53,7 @@ screenshots: browser
 # The newer versions of Python that this machine has, without torch.
 pythons: $(SETUP)
 	scripts/system_packages.sh demo
-	$(BIN)/python scripts/pythons.py
+	$(BIN)/python scripts/others.py pythons
 
 # Not a part of `make test`, which runs three of the ten tasks. docs/how-to/harbor-tasks.md.
 harbor-tasks: $(SETUP)
@@ -66,26 +66,26 @@ compose-smoke: $(SETUP)
 
 # Not a part of `make test` either: each installs a real server of gigabytes below build/, starts it and stops it.
 conformance: $(SETUP)
-	$(BIN)/python scripts/conformance.py offline
+	$(BIN)/python scripts/others.py conformance offline
 
 conformance-sglang: $(SETUP)
-	$(BIN)/python scripts/conformance.py sglang
+	$(BIN)/python scripts/others.py conformance sglang sglang-load
 
 conformance-vllm: $(SETUP)
-	$(BIN)/python scripts/conformance.py vllm
+	$(BIN)/python scripts/others.py conformance vllm
 
 # Not a part of `make test` either: it installs agents from PyPI and npm below build/, and needs Node 20. AGENTS="codex" for one.
 agents: $(SETUP)
-	$(BIN)/python scripts/agents.py $(AGENTS)
+	$(BIN)/python scripts/others.py agents $(AGENTS)
 
 # Not a part of `make test` either: it installs E2B's client and its users from PyPI below build/. E2B="2.63.0" for one.
 e2b: $(SETUP)
-	$(BIN)/python scripts/e2b_clients.py $(E2B)
+	$(BIN)/python scripts/others.py e2b $(E2B)
 
 # Not a part of `make test` either: real trainers, each in an environment of gigabytes below build/. TRAINERS="trl" for one.
 trainers: $(SETUP)
 	scripts/system_packages.sh demo
-	$(BIN)/python scripts/trainers.py $(TRAINERS)
+	$(BIN)/python scripts/others.py trainers $(TRAINERS)
 
 # A whole training run with TRL, three seeds, and comparisons with other rollouts. Half an hour. TRAIN_ARGS="--only seeds".
 train-example: $(SETUP)

@@ -174,7 +174,7 @@ class Load:
 
     def __init__(self) -> None:
         words = ["run", "--rm", "-T", "--no-deps", "--entrypoint", "python3"]
-        words += ["--volume", f"{ROOT}/scripts/compose_load.py:/load.py:ro", "demo", "/load.py"]
+        words += ["--volume", f"{ROOT}/scripts/programs/compose_load.py:/load.py:ro", "demo", "/load.py"]
         self._log = (WORK / "load.log").open("w")
         self._process = subprocess.Popen(
             [*COMPOSE, *words],

@@ -3,7 +3,7 @@
     scripts/train_example.py                   seeds, comparisons and bars
     scripts/train_example.py --only seeds      one part of it
 
-The trainer is TRL in the environment that scripts/trainers.py makes; the stack is of the environment that this script
+The trainer is TRL in the environment that `make trainers` makes; the stack is of the environment that this script
 runs in. Figures and models are written below build/train-example. Exit code 1 if a figure that decides is below
 its bar. Those without spare trajectories stand beside the same bars and do not decide: they tell what scheduling costs.
 """
@@ -16,17 +16,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from scripts import trainers
+from scripts import others
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for what lies beside it
-ROOT: Final = trainers.ROOT
+ROOT: Final = others.ROOT
+TRL: Final = "trl-1.16.0"
 PLACE: Final = ROOT / "build" / "train-example"
 LEAST_RISE: Final = 0.3
 MOST_SECONDS: Final = 480.0
@@ -44,23 +43,11 @@ LOADS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """One way to run the rollouts.
-
-    Attributes:
-        backend: As examples/training/train.py names it.
-        options: Others of that program.
-    """
-
-    backend: str
-    options: Sequence[str] = ()
-
-
-CONTENDERS: Final[Mapping[str, Contender]] = {
-    "callsheet": Contender(backend="callsheet", options=("--spare", "4")),
-    "no spare": Contender(backend="callsheet"),
-    "local": Contender(backend="local"),
+# Ways to run the rollouts: the backend, as examples/training/train.py names it, and others of that program's options.
+CONTENDERS: Final[Mapping[str, Sequence[str]]] = {
+    "callsheet": ("callsheet", "--spare", "4"),
+    "no spare": ("callsheet",),
+    "local": ("local",),
 }
 STEPS: Final = 6
 """Of a run of the comparisons."""
@@ -69,32 +56,10 @@ OURS: Final = ("callsheet", "no spare")
 runs: it shows what scheduling itself costs or gives."""
 
 
-@contextmanager
-def stack(model: Path) -> Iterator[str]:
-    """Runs a stack that serves the model; gives its address."""
-    command = [str(Path(sys.executable).parent / "callsheet"), "up", "--json", "--listen", "127.0.0.1:0"]
-    command += ["--data-dir", str(PLACE / f"data-{os.getpid()}"), "--managers", "sandbox,inference"]
-    command += ["--gateway", "none", "--isolation", "none", "--engine-threads", "1", "--drain-s", "1"]
-    process = subprocess.Popen([*command, "--model", str(model)], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        if not said:
-            raise RuntimeError("callsheet up ended; its last lines on standard error say why")
-        yield json.loads(said)["address"]
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def train(python: Path, backend: str, out: Path, *options: str) -> dict[str, Any]:
+def train(python: str, backend: str, out: Path, *options: str) -> dict[str, Any]:
     """Runs the training program; returns its figures."""
-    environment = {**os.environ, **trainers.QUIET, "PYTHONPATH": str(ROOT)}
-    command = [str(python), "-m", "examples.training.train", backend, "--out", str(out), *options]
+    environment = {**os.environ, **others.QUIET, "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", "examples.training.train", backend, "--out", str(out), *options]
     began = time.monotonic()
     with out.with_suffix(".log").open("wb") as log:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
@@ -118,26 +83,26 @@ def step_s(run: Mapping[str, Any]) -> float:
     return sum(steps) / len(steps)
 
 
-def run_seeds(python: Path, model: Path, address: str, seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:
+def run_seeds(python: str, model: Path, address: str, seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:
     """Trains once with each seed."""
     shared = ("--model", str(model), "--address", address, "--steps", str(steps))
     return [train(python, "callsheet", PLACE / f"seed-{seed}.json", *shared, "--seed", str(seed)) for seed in seeds]
 
 
-def run_comparisons(python: Path, model: Path, address: str, rounds: int) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def run_comparisons(python: str, model: Path, address: str, rounds: int) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Trains a few steps with each backend under each load; the backends take turns."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {load: {name: [] for name in CONTENDERS} for load in LOADS}
     shared = ("--model", str(model), "--address", address)
     for number in range(rounds):
         for load, options in LOADS.items():
-            for name, contender in CONTENDERS.items():
+            for name, (backend, *more) in CONTENDERS.items():
                 out = PLACE / f"compare-{load}-{name.replace(' ', '-')}-{number}.json"
-                own = ("--steps", str(STEPS), "--seed", str(number), *options, *contender.options)
-                found[load][name].append(train(python, contender.backend, out, *shared, *own))
+                own = ("--steps", str(STEPS), "--seed", str(number), *options, *more)
+                found[load][name].append(train(python, backend, out, *shared, *own))
     return found
 
 
-def run_async(python: Path, model: Path, address: str, steps: int) -> list[dict[str, Any]]:
+def run_async(python: str, model: Path, address: str, steps: int) -> list[dict[str, Any]]:
     """Trains once by AsyncGRPO, where some environments are slow."""
     options = ("--model", str(model), "--address", address, "--steps", str(steps), *WORK, "--slow", "0.1")
     return [train(python, "async", PLACE / "async.json", *options)]
@@ -183,23 +148,23 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=2, help="of the comparisons")
     given = parser.parse_args()
-    trl = trainers.TRAINERS["trl"]
-    python = trainers.set_up("trl", trl, trl.newest)
+    python = others.environment(others.table()["trainers"][TRL], others.BUILD / "trainers" / TRL, sys.executable)
     PLACE.mkdir(parents=True, exist_ok=True)
     model = PLACE / "model"
     making = f"from pathlib import Path; from examples.training.small_model import save_small_model as save; \
 save(Path({str(model)!r}), 0)"
     subprocess.run(
-        [str(python), "-c", making], cwd=ROOT, env={**os.environ, **trainers.QUIET, "PYTHONPATH": str(ROOT)}, check=True
+        [python, "-c", making], cwd=ROOT, env={**os.environ, **others.QUIET, "PYTHONPATH": str(ROOT)}, check=True
     )
     load_before = os.getloadavg()
-    with stack(model) as address:
+    managers = ("--managers", "sandbox,inference", "--model", str(model), "--engine-threads", "1")
+    with others.stack(PLACE, *managers, "--gateway", "none", "--isolation", "none", "--drain-s", "1") as address:
         parts = {given.only or "seeds", given.only or "comparisons", given.only or "async"}
         seeds = run_seeds(python, model, address, given.seeds, given.steps) if "seeds" in parts else []
         comparisons = run_comparisons(python, model, address, given.rounds) if "comparisons" in parts else {}
         asynchronous = run_async(python, model, address, given.steps) if "async" in parts else []
     figures = judge(seeds, comparisons, asynchronous)
-    told = {"trl": trl.newest, "cores": os.cpu_count(), "load_average": load_before, "figures": figures}
+    told = {"trl": TRL, "cores": os.cpu_count(), "load_average": load_before, "figures": figures}
     (PLACE / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
     return int(not all(figure["met"] for figure in figures if figure["decides"]))

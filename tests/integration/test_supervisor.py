@@ -17,6 +17,7 @@ from callsheet.managers.supervision.standing import RestartRule
 from callsheet.managers.supervision.supervisor import Supervisor
 
 from tests.support.child_process import child_spec
+from tests.support.stack_processes import start_now
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
@@ -52,7 +53,7 @@ async def test_a_manager_that_left_in_good_order_stays_away_until_it_is_asked_fo
             with anyio.move_on_after(20 * _QUICK.longest_s):
                 await supervisor.wait_for(lambda process: process is not None)
             assert supervisor.process is None
-            supervisor.request_start()
+            await start_now(supervisor)
             await supervisor.wait_for(another_than(first))
             supervisor.stop()
 

@@ -13,6 +13,7 @@ from callsheet.scheduler.core.words.registration import NodeDescription
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.core_invariants import free_core_count
 from tests.support.core_requests import action_request, fixed, job_request
 
 PRIORITIES = {each: Job(job_request(each.name, priority=each)) for each in PriorityClass}
@@ -161,7 +162,7 @@ def test_a_node_agrees_with_books_kept_by_adding_up(numa: list[int], steps: list
         granted = [core for _, cores in books.held for core in cores]
         assert len(granted) == len(set(granted)), "a core has one holder"
         left = set(books.cores) - set(granted) - books.reserved_cores
-        assert node.free_core_count() == len(left)
+        assert free_core_count(node) == len(left)
         assert "gpu" not in node.free
 
 

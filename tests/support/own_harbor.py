@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from scripts import set_up
-from scripts.pythons import interpreter
+from scripts.others import interpreter
 from tests.support.other_user import REPOSITORY
 
 HARBOR = "harbor==0.26.0"

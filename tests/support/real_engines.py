@@ -19,7 +19,7 @@ from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
 from callsheet.managers.inference.sglang_engine.server import read_server as sglang_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.vllm_engine.driver import VLLMDriver
-from callsheet.managers.inference.vllm_engine.driver import read_server as vllm_server
+from callsheet.managers.inference.vllm_engine.server import read_server as vllm_server
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights
 
@@ -101,7 +101,7 @@ async def _vllm_driver() -> VLLMDriver:
 
 
 CONTEXT: dict[type[EngineDriver], int] = {SGLangDriver: 2048, VLLMDriver: 8192}
-"""Tokens of a sequence, as `scripts/conformance.py` says. On a busy machine vLLM makes 2,000 before an abort comes."""
+"""Tokens of a sequence, as `scripts/others.py` has it. On a busy machine vLLM makes 2,000 before an abort comes."""
 CACHED_OF_100: dict[type[EngineDriver], int] = {SGLangDriver: 99, VLLMDriver: 0}
 """Tokens of a prompt of 100 that are found cached: all but one, or whole blocks."""
 _FACTORIES: dict[str, tuple[str, SubjectFactory]] = {

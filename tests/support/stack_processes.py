@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from callsheet.deploy.stack import Stack
+from callsheet.managers.supervision.supervisor import Supervisor
+
+from tests.support.waiting import until
 
 
 async def kill_and_wait(stack: Stack, role: str) -> None:
@@ -17,12 +20,19 @@ async def wait_ended(stack: Stack, role: str) -> None:
     await stack.supervisor(role).wait_for(lambda process: process is None)
 
 
+async def start_now(supervisor: Supervisor) -> None:
+    """Ends the time for which a process that has ended stays away, and waits until it runs."""
+
+    def is_back() -> bool:
+        supervisor._away.cancel()
+        return supervisor.process is not None
+
+    await until(is_back)
+
+
 async def start(stack: Stack, role: str) -> None:
     """Starts a role's process now if it has ended, and waits until it serves."""
-    supervisor = stack.supervisor(role)
-    if supervisor.process is None:
-        supervisor.request_start()
-    await supervisor.wait_for(lambda process: process is not None)
+    await start_now(stack.supervisor(role))
 
 
 async def wait_serving(stack: Stack, role: str, *, other_than: int) -> int:

@@ -21,6 +21,7 @@ import torch
 import verl
 from callsheet.client.sync import SyncClient
 from callsheet.integrations.borrowed_sandbox import client_of
+from callsheet.integrations.columns import VERSIONS
 from callsheet.integrations.verl import (
     CallsheetServerClient,
     CountingAgentLoopManager,
@@ -28,7 +29,6 @@ from callsheet.integrations.verl import (
     group_advantages,
     score_by_actions,
 )
-from callsheet.integrations.verl.rows import VERSIONS
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer

@@ -35,13 +35,11 @@ def _benchmarks() -> Mapping[str, Any]:
         dispatch,
         planner,
         real,
-        rewards,
         sandbox,
         sim,
-        storm,
     )
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dashboard, dispatch, planner, real, rewards, sandbox, sim, storm):
+    for command in (dashboard, dispatch, planner, real, sandbox, sim):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

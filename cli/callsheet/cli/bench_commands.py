@@ -8,10 +8,8 @@ from callsheet.benchmarks.dashboard.settings import DashboardBenchSettings
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
-from callsheet.benchmarks.storm.settings import StormSettings
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import needs
@@ -59,26 +57,11 @@ def planner(settings: PlannerBenchSettings) -> Run[PlannerBenchSettings]:
 def real(settings: RealSettings) -> Run[RealSettings]:
     """Run policies with real commands in real sandboxes.
 
-    They run one after another, each beside the simulator's prediction. Ray runs the same trajectories with commands
-    that sleep, and so does callsheet once more.
+    Callsheet and plain sharing run one after another, each beside the simulator's prediction.
     """
-    import ray  # noqa: F401
     from callsheet.benchmarks.real.run import run_real
 
     return run_real
-
-
-@benchmark(RewardsBenchSettings)
-def rewards(settings: RewardsBenchSettings) -> Run[RewardsBenchSettings]:
-    """Measure many reward models in the memory of few.
-
-    Beside them run two simpler ways to swap, and all models in memory at once. It ends with exit code 1 if a bar is
-    missed.
-    """
-    import transformers  # noqa: F401
-    from callsheet.benchmarks.rewards.run import run_rewards
-
-    return run_rewards
 
 
 @benchmark(SandboxBenchSettings)
@@ -93,25 +76,12 @@ def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
     return run_sandbox_bench
 
 
-@benchmark(StormSettings)
-def storm(settings: StormSettings) -> Run[StormSettings]:
-    """Measure many resets at once, on one host and on several.
-
-    Each storm has a scheduler and managers of its own, on this machine. It ends with exit code 1 if a reset fails, or
-    if creates on several hosts cost more than 1.1 times the CPU time of those on one.
-    """
-    from callsheet.benchmarks.storm.run import run_storm
-
-    return run_storm
-
-
 @options_of(source=ScenarioSource, options=ComparisonOptions)
 def sim(*, source: ScenarioSource, options: ComparisonOptions, as_json: AsJson = False) -> None:
     """Simulate policies on the very same trajectories.
 
     It runs in virtual time. Prints ACT of external actions (overhead included), longest waits, the wait to start, the
-    step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside
-    bounds that no policy can beat.
+    step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed.
     """
     with needs("bench"):
         from callsheet.benchmarks.simulator.comparison.run import run_comparison

@@ -33,7 +33,13 @@ from callsheet.environments.environment import (
     EpisodeScore,
     EpisodeTask,
 )
-from callsheet.environments.failures import NOBODYS_FAULT, EpisodeFailure, failure_of
+from callsheet.environments.failures import (
+    NOBODYS_FAULT,
+    EpisodeFailure,
+    FailureRule,
+    TrainerReward,
+    failure_of,
+)
 from callsheet.environments.policy import CutReplyError, EpisodePolicy, GatewaySampling, ReplyLimitError
 from callsheet.gateway.chat import BadRequestError, Message
 
@@ -156,6 +162,10 @@ class EpisodeRecord:
     messages: tuple[Message, ...] = ()
     seconds: EpisodeSeconds = field(default_factory=EpisodeSeconds)
     phase: EpisodePhase = EpisodePhase.RESET
+
+    def reward_by(self, rule: FailureRule) -> TrainerReward:
+        """Returns what a trainer takes of this episode by a rule."""
+        return rule.decide(None if self.score is None else self.score.value, self.failure)
 
     @property
     def tells_nothing(self) -> bool:

@@ -64,6 +64,11 @@ class EpisodeFailure:
     message: str = ""
 
     @property
+    def name(self) -> str:
+        """The failure as "KIND/reason"."""
+        return f"{self.kind.name}/{self.reason}"
+
+    @property
     def is_infra(self) -> bool:
         """Whether the service failed, so that another trajectory may do better."""
         return self.kind is FailureKind.INFRA
@@ -149,6 +154,15 @@ class FailureRule:
         if FailureKind.INFRA not in self.excluded:
             raise ValueError("excluded: must have FailureKind.INFRA: a failure of the service is never a reward")
 
+    @classmethod
+    def of_names(cls, excluded: Iterable[str], failed_reward: float) -> FailureRule:
+        """Returns the rule that excludes more kinds than by default, as a trainer's configuration names them.
+
+        Raises:
+            KeyError: A name is no kind of failure.
+        """
+        return cls(NOBODYS_FAULT | {FailureKind[name] for name in excluded}, failed_reward)
+
     def decide(self, score: float | None, failure: EpisodeFailure | None) -> TrainerReward:
         """Returns what a trainer takes of an episode with this score or this failure."""
         if failure is None:
@@ -156,6 +170,9 @@ class FailureRule:
         if failure.kind in self.excluded or (failure.kind is FailureKind.ENV and failure.reason in _NO_VERDICTS):
             return TrainerReward(None, failure)
         return TrainerReward(self.failed_reward, failure)
+
+
+DEFAULT_RULE: Final = FailureRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +208,7 @@ def count_failures(rewards: Iterable[TrainerReward]) -> FailureCounts:
         episodes += 1
         if each.failure is not None:
             counts = excluded if each.is_excluded else failed
-            counts[f"{each.failure.kind.name}/{each.failure.reason}"] += 1
+            counts[each.failure.name] += 1
     return FailureCounts(excluded, failed, episodes)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from callsheet.client import PromptDrift, SampledTurn, TrainingSample, TrajectorySamples
 
-from scripts.agents import faults
-from scripts.agents_to_run import AGENTS, AgentToRun
+from scripts.programs.agent_run import faults
+from scripts.programs.agents import AGENTS, AgentToRun
 
 AGENT = AGENTS["codex"]
 

@@ -13,10 +13,9 @@ from typing import Any
 import psutil
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.measuring.statistics import rounded, significant
-from callsheet.benchmarks.real.ray_tasks import RAY_POLICIES, ray_is_here, run_ray
-from callsheet.benchmarks.real.rollouts import POLICIES, RealPolicy, run_rollouts
+from callsheet.benchmarks.real.rollouts import POLICIES, run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
+from callsheet.benchmarks.real.workload import Costs, real_scenario, with_service
 from callsheet.benchmarks.recording import write_trace
 from callsheet.benchmarks.runner import BenchmarkReport, Column, cell, new_table
 from callsheet.benchmarks.simulator.best_case import Load, load_of
@@ -47,13 +46,6 @@ _COLUMNS: tuple[Column, ...] = (
     ("held", "held", ".0%"),
     ("used", "used", ".0%"),
 )
-NOTES = {
-    "callsheet_asleep": "its commands sleep for as long as the others' take alone",
-    "ray_tasks": "a task of one logical core per command, workers warm; no sandbox and no reset: one action less",
-    "ray_shared": "tasks of a tenth of a logical core, so that all run at once and the system shares the cores",
-    "ray": "its commands sleep likewise, in tasks of one logical core",
-}
-"""Notes on a policy's figures."""
 
 Progress = Callable[[str], None]
 _PROBES = 20
@@ -101,7 +93,6 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
         ValueError: There are not so many cores.
         ProcessFailedError: A process did not start (inside an exception group).
         RolloutFailedError: An action did not succeed (inside an exception group).
-        RayRunFailedError: Ray failed.
     """
     began = time.perf_counter()
     usable = len(os.sched_getaffinity(0))
@@ -111,18 +102,12 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
     progress("the smallest command, one at a time")
     costs = await _probe(settings, cores)
     scenario = real_scenario(settings, cores, costs)
-    sleeping = asleep(scenario)
     pairs = {}
     for policy in POLICIES:
-        given = sleeping if policy.sleeps else scenario
-        progress(f"{policy.name}: {scenario.live} trajectories for real")
-        trace = settings.trace if policy is POLICIES[0] else None
-        pairs[policy.name] = await _compare(policy, given, costs, cores, trace)
-    for in_ray in RAY_POLICIES if ray_is_here() else ():
-        given = sleeping if in_ray.sleeps else scenario
-        progress(f"{in_ray.name}: {scenario.live} trajectories for real")
-        figures = (await run_ray(given, in_ray, cores)).figures(cores)
-        pairs[in_ray.name] = Pair(figures, _simulate(in_ray.simulated, without_resets(given)), None)
+        progress(f"{policy}: {scenario.live} trajectories for real")
+        pairs[policy] = await _compare(
+            policy, scenario, costs, cores, settings.trace if policy == "callsheet" else None
+        )
     return RealReport(
         settings=settings,
         load=load_of(scenario),
@@ -134,23 +119,23 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
     )
 
 
-async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: int, trace: Path | None = None) -> Pair:
+async def _compare(policy: str, scenario: Scenario, costs: Costs, cores: int, trace: Path | None = None) -> Pair:
     """Measures a policy, then simulates it with the CPU that the service was seen to use for an action.
 
     With a `trace` what was measured is recorded there.
     """
     with temporary_directory("callsheet-real-") as directory:
         stack_settings = StackSettings(
-            data_dir=directory, managers=(Role.SANDBOX,), cpus=cores, arguments=policy.arguments
+            data_dir=directory, managers=(Role.SANDBOX,), cpus=cores, arguments=POLICIES[policy]
         )
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
             service = ServiceCpu()
-            measured = await run_rollouts(client, policy.name, scenario, policy.demands, sleep=policy.sleeps)
+            measured = await run_rollouts(client, policy, scenario)
             service_cpu_s = service.own_s() / len(measured.actions)
             if trace is not None:
                 async with AdminClient(stack.address) as admin:
-                    await write_trace(admin, policy.name, trace)
-    simulated = _simulate(policy.simulated, with_service(scenario, costs, service_cpu_s))
+                    await write_trace(admin, policy, trace)
+    simulated = _simulate(policy, with_service(scenario, costs, service_cpu_s))
     return Pair(measured.figures(cores), simulated, service_cpu_s)
 
 
@@ -165,9 +150,9 @@ async def _probe(settings: RealSettings, cores: int) -> Costs:
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
             service = ServiceCpu()
             for number in range(_PROBES):
-                await run_rollouts(client, f"reset-{number}", bare, POLICIES[0].demands, sleep=False)
+                await run_rollouts(client, f"reset-{number}", bare)
             reset_cpu_s = service.with_helpers_s() / _PROBES
-            measured = await run_rollouts(client, "probe", acting, POLICIES[0].demands, sleep=False)
+            measured = await run_rollouts(client, "probe", acting)
     steps = measured.actions[1:]
     return Costs(
         start_up_cpu_s=median(step.cpu_s for step in steps),
@@ -183,11 +168,11 @@ def _simulate(policy: str, scenario: Scenario) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A policy's figures, measured and simulated, and CPU seconds that the service used for a command; None for Ray."""
+    """A policy's figures, measured and simulated, and CPU seconds that the service used for a command."""
 
     measured: Figures
     simulated: Figures
-    service_cpu_s: float | None
+    service_cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +206,6 @@ class RealReport(BenchmarkReport):
                     "measured": pair.measured.as_json(_SPAN),
                     "simulated": pair.simulated.as_json(_SPAN),
                     "service_cpu_s": significant(pair.service_cpu_s),
-                    "note": NOTES.get(name),
                 }
                 for name, pair in self.policies.items()
             },
@@ -243,12 +227,10 @@ class RealReport(BenchmarkReport):
                 f"{cell(getattr(pair.measured, figure), form)} ({cell(getattr(pair.simulated, figure), form)})"
                 for _, figure, form in _COLUMNS
             ]
-            service = "" if pair.service_cpu_s is None else f"{pair.service_cpu_s * 1000:.0f} ms"
-            table.add_row(name, *cells, service, style="bold" if name == "callsheet" else None)
+            table.add_row(
+                name, *cells, f"{pair.service_cpu_s * 1000:.0f} ms", style="bold" if name == "callsheet" else None
+            )
         yield table
-        yield from (f"{name}: {note}." for name, note in NOTES.items() if name in self.policies)
-        if missing := [each.name for each in RAY_POLICIES if each.name not in self.policies]:
-            yield f"{', '.join(missing)}: left out, as Ray is not installed: pip install '.[ray]' in a checkout."
         yield (
             f"The smallest command takes {costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
             f"{costs.overhead_s * 1000:.0f} ms more. A sandbox takes the service {costs.reset_cpu_s * 1000:.0f} ms of "

@@ -10,9 +10,6 @@ from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Rollout, 
 from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
 from callsheet.scheduler.core.words.model import ActionKind
 
-# A sleeping command uses next to nothing of its core.
-_SLEEPING_USE = 1e-3
-
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -82,18 +79,3 @@ def with_service(scenario: Scenario, costs: Costs, service_cpu_s: float) -> Scen
         return replace(work, cpu_s=cpu_s, use=cpu_s / alone_s if cpu_s else 1.0)
 
     return _with_commands(scenario, scenario.workload, longer)
-
-
-def asleep(scenario: Scenario) -> Scenario:
-    """The same trajectories with commands that sleep for as long as the real ones take alone."""
-
-    def sleeping(work: Work) -> Work:
-        return replace(work, cpu_s=work.alone_s() * _SLEEPING_USE, use=_SLEEPING_USE)
-
-    return _with_commands(scenario, "real, asleep", sleeping)
-
-
-def without_resets(scenario: Scenario) -> Scenario:
-    """The same trajectories where there are no sandboxes."""
-    anywhere = _with_commands(scenario, scenario.workload, lambda work: replace(work, in_sandbox=False))
-    return replace(anywhere, rollouts=tuple(replace(rollout, reset=None) for rollout in anywhere.rollouts))

@@ -1,23 +1,10 @@
-"""What actions and trajectories take at best, what they need of each resource, and how loaded that makes a scenario."""
+"""Times of actions and trajectories with the machines to themselves, and the load of a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from callsheet.benchmarks.simulator.policies.parts.places import runs_on_cpu
-from callsheet.benchmarks.simulator.scenario import Cluster, Model, Quota, Rollout, Scenario, Work
-
-
-def may_time_out(work: Work) -> bool:
-    """Whether a timeout ends an action at its least width, if not at its best."""
-    return work.alone_s() > work.timeout_s
-
-
-def attempts(work: Work) -> int:
-    """The fewest times that an action runs: a timeout is final, other failures are tried again."""
-    return 1 if may_time_out(work) else work.fails + 1
+from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 
 
 def action_s(work: Work) -> float:
@@ -26,7 +13,7 @@ def action_s(work: Work) -> float:
     An action that fails and is tried again may be over sooner if it is narrow and its first attempt times out.
     """
     finishes_s = (work.fails + 1) * work.alone_s(work.max_width)
-    return min(finishes_s, work.timeout_s) if may_time_out(work) else finishes_s
+    return min(finishes_s, work.timeout_s) if work.alone_s() > work.timeout_s else finishes_s
 
 
 def trajectory_s(rollout: Rollout) -> float:
@@ -40,69 +27,6 @@ def trajectory_s(rollout: Rollout) -> float:
 def generations_s(rollout: Rollout) -> float:
     """A trajectory's generations, as drawn."""
     return sum(turn.generation.seconds for turn in rollout.turns)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceDemand:
-    """What trajectories need of one resource.
-
-    Attributes:
-        seconds: For how long a trajectory keeps the whole resource busy.
-        saved_up_s: What a quota has saved up when a run begins, in seconds of its rate.
-    """
-
-    seconds: Callable[[Rollout], float]
-    saved_up_s: float = 0.0
-
-
-def demands(cluster: Cluster) -> list[ServiceDemand]:
-    """The demand for every resource that a cluster has: cores, GPUs, quotas."""
-    cores = sum(nodes.count * nodes.cores for nodes in cluster.cpu)
-    gpus = sum(nodes.count * nodes.gpus for nodes in cluster.gpu)
-    found = []
-    if cores:
-        found.append(ServiceDemand(partial(_over_works, lambda work: _cpu_s(work) / cores)))
-    if gpus:
-        models = {model.name: model for model in cluster.models}
-        found.append(ServiceDemand(partial(_over_works, lambda work: _gpu_s(work, models) / gpus)))
-    for quota in cluster.quotas:
-        found.extend(_quota_demands(quota))
-    return found
-
-
-def _over_works(seconds: Callable[[Work], float], rollout: Rollout) -> float:
-    return sum(map(seconds, rollout.works()))
-
-
-def _cpu_s(work: Work) -> float:
-    """CPU seconds; a command that its timeout will end has used least if it was narrow."""
-    if not runs_on_cpu(work):
-        return 0.0
-    return attempts(work) * min(work.cpu_s, max(0.0, work.timeout_s - work.service_s) * work.use)
-
-
-def _gpu_s(work: Work, models: dict[str, Model]) -> float:
-    """GPU seconds; calls that share an instance share its GPUs."""
-    if not work.service:
-        return 0.0
-    return action_s(work) * models[work.service].gpus / models[work.service].slots
-
-
-def _quota_demands(quota: Quota) -> list[ServiceDemand]:
-    def calls_s(work: Work) -> float:
-        return attempts(work) / quota.per_second if work.quota == quota.name else 0.0
-
-    def tokens_s(work: Work) -> float:
-        return attempts(work) * work.tokens * 60.0 / quota.tokens_per_minute if work.quota == quota.name else 0.0
-
-    def service_s(work: Work) -> float:
-        return action_s(work) / quota.concurrency if work.quota == quota.name else 0.0
-
-    return [
-        ServiceDemand(partial(_over_works, calls_s), quota.burst / quota.per_second),
-        ServiceDemand(partial(_over_works, tokens_s), 60.0),
-        ServiceDemand(partial(_over_works, service_s)),
-    ]
 
 
 @dataclass(frozen=True, slots=True)

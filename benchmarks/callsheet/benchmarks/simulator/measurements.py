@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from callsheet.benchmarks.simulator.best_case import action_s
 from callsheet.benchmarks.simulator.events import EventQueue, Level
 from callsheet.benchmarks.simulator.policy import Task
 from callsheet.benchmarks.simulator.scenario import Scenario
@@ -29,7 +28,6 @@ class ActionColumns:
         self.execution_s = array("d")
         self.overhead_s = array("d")
         self.alone_s = array("d")
-        self.best_s = array("d")
 
 
 class RolloutColumns:
@@ -46,7 +44,7 @@ class Recorder:
     """What a run leaves behind; `Measurements` reads it. Levels are integrated after the warm-up.
 
     Attributes:
-        cores_held: Cores booked for running commands, or reserved; at most what a node has.
+        cores_held: Cores booked for running commands; at most what a node has.
         cores_used: Cores at work.
         gpus_held: GPUs of instances that serve a call or come for one.
         gpus_used: GPUs of instances that serve a call.
@@ -92,7 +90,6 @@ class Recorder:
         actions.execution_s.append(task.execution_s)
         actions.overhead_s.append(task.overhead_s)
         actions.alone_s.append(min(work.alone_s(task.width), work.timeout_s))
-        actions.best_s.append(action_s(work))
 
 
 Floats = npt.NDArray[np.float64]
@@ -127,7 +124,6 @@ class Actions:
         execution_s: Between starts and ends, less that and overhead, over all attempts.
         overhead_s: What the policy's machinery added.
         alone_s: What one attempt takes with its cores to itself.
-        best_s: What all attempts take at the best width with the machines to themselves; no policy is faster.
     """
 
     rollout: npt.NDArray[np.int64]
@@ -139,7 +135,6 @@ class Actions:
     execution_s: Floats
     overhead_s: Floats
     alone_s: Floats
-    best_s: Floats
 
     def __len__(self) -> int:
         return len(self.ready_at)
@@ -196,9 +191,8 @@ class Measurements:
         jobs: Names of those whose trajectories arrived, by index.
         unfinished_s: Age at the end of the run of each action that had not ended.
         act_s: ACT of every action: of `actions` in their order, then the ages of those that had not ended.
-        best_s: What these cannot be below.
         counts: failures (retried), refusals (429), timeouts.
-        cores_held_s: Core-seconds after the warm-up booked for commands or reserved for trajectories.
+        cores_held_s: Core-seconds after the warm-up booked for commands.
         cores_used_s: Core-seconds of work.
         gpus_held_s: GPU-seconds of instances that serve a call or come for one.
         gpus_used_s: GPU-seconds of instances that serve a call.
@@ -216,9 +210,7 @@ class Measurements:
         all_actions = Actions(**_arrays(recorder.actions))
         self.actions = all_actions.where(all_actions.ready_at >= self.warm_up_s)
         self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
-        best_s = np.minimum(self.unfinished_s, [action_s(task.work) for task in unfinished])
         self.act_s = np.concatenate((self.actions.act_s, self.unfinished_s))
-        self.best_s = np.concatenate((self.actions.best_s, best_s))
         self._unfinished_jobs = [self.jobs.index(task.rollout.job) for task in unfinished]
         self.cores_held_s = recorder.cores_held.integral()
         self.cores_used_s = recorder.cores_used.integral()

@@ -3,7 +3,7 @@
 The world knows physics: how fast commands run on shared cores, what a model load takes, what an API answers. It decides
 nothing. A policy decides everything: when a trajectory may begin, where its sandbox goes, when an action starts, with
 which width, in which lane. What it may know of an action ahead of time is what a scheduler could know: kind, label,
-task, demand; the oracle alone looks into `Work`.
+task, demand.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 class Lane(Enum):
     """How a running command shares its node.
 
-    FOREGROUND commands get what they can use, fairly where they exceed the node; BACKGROUND ones share what is left.
-    PAUSED ones get nothing.
+    FOREGROUND commands get what they can use, fairly if they exceed the node; BACKGROUND ones share what is left.
     """
 
     FOREGROUND = "foreground"
     BACKGROUND = "background"
-    PAUSED = "paused"
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +33,6 @@ class LiveRollout:
 
     Attributes:
         node: Where its sandbox is: set when its env_reset starts, empty again should that fail.
-        reserved_cores: Cores that its policy keeps for it, from `World.begin` until its end.
     """
 
     rollout: Rollout
@@ -43,7 +40,6 @@ class LiveRollout:
     began_at: float = -1.0
     ended_at: float = -1.0
     node: str = ""
-    reserved_cores: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -113,12 +109,8 @@ class World(Protocol):
     def now(self) -> float:
         """Virtual seconds since the start."""
 
-    def begin(self, live: LiveRollout, *, reserved_cores: int = 0) -> None:
+    def begin(self, live: LiveRollout) -> None:
         """Lets a trajectory that arrived begin; its reset (or first generation) follows at this instant.
-
-        Args:
-            live: The trajectory.
-            reserved_cores: Cores kept for it until it ends: measured as held, in place of its commands' widths.
 
         Raises:
             ValueError: It began before, or has ended.
@@ -143,9 +135,6 @@ class World(Protocol):
     def cpu_attained(self, task: Task) -> float:
         """CPU seconds a running command has used so far, as its node can measure them."""
 
-    def free_memory_mb(self, node: str) -> int:
-        """What a CPU node's sandboxes and running commands leave of its memory."""
-
     def resident(self, node: str) -> Counter[str]:
         """How many instances of which models are on the node's GPUs now."""
 
@@ -153,20 +142,6 @@ class World(Protocol):
         """Seconds before a call started now on that GPU node begins to be served; None where nothing is free for it.
 
         0 where an instance has a free slot; else what an instance in place of idle ones takes to come.
-        """
-
-    def deploy(self, node: str, model: str) -> None:
-        """Puts one more instance of a model on a GPU node, at no cost, before the run begins.
-
-        Raises:
-            ValueError: Virtual time runs already, or the GPUs do not suffice.
-        """
-
-    def keep_in_host_memory(self, node: str, model: str) -> None:
-        """Has a copy of a model in a GPU node's host memory from the start: it comes by a restore, never from disk.
-
-        Raises:
-            ValueError: Virtual time runs already.
         """
 
     def wake_at(self, at: float) -> None:
@@ -201,12 +176,10 @@ class PolicyFactory:
     Attributes:
         name: Under which results are reported.
         make: Makes the policy for a world.
-        applies: Whether the policy means anything for a scenario; where it does not, its result is null.
     """
 
     name: str
     make: Callable[[World], Policy]
-    applies: Callable[[Scenario], bool] = lambda scenario: True
 
     def __call__(self, world: World) -> Policy:
         """The policy for that world."""

@@ -68,6 +68,11 @@ class Work:
     timeout_s: float = float("inf")
     fails: int = 0
 
+    @property
+    def runs_on_cpu(self) -> bool:
+        """True for a command on a CPU node, false for a call of a service or an API."""
+        return not self.service and not self.quota
+
     def speed_up(self, width: int) -> float:
         """Amdahl's speed-up on that many cores."""
         cores = max(1, min(width, self.max_width))

@@ -56,13 +56,11 @@ class _Simulation:
         self._failures: dict[Task, int] = {}
         self._drawn = 0  # of the scenario's trajectories, counted on from the first again after the last
         self._over = 0
-        self._running = False
         self._policy: Policy
 
     def run(self, make_policy: Callable[[World], Policy]) -> Measurements:
         """Runs to the end; once."""
         self._policy = self._loop.policy = make_policy(self)
-        self._running = True
         scenario, sustained = self.scenario, self.scenario.mode is Mode.SUSTAINED
         for _ in range(min(scenario.live, len(scenario.rollouts)) if sustained else len(scenario.rollouts)):
             rollout = self._draw()
@@ -83,13 +81,12 @@ class _Simulation:
         """See `World`."""
         return self._events.now
 
-    def begin(self, live: LiveRollout, *, reserved_cores: int = 0) -> None:
+    def begin(self, live: LiveRollout) -> None:
         """See `World`."""
         if live.began_at >= 0 or live.ended_at >= 0:
             raise ValueError(f"live: {live.rollout.name} began before, or has ended")
         progress = self._progress[live]
         live.began_at = self._events.now
-        live.reserved_cores = reserved_cores
         self._recorder.began(progress.index)
         self._events.at(self._events.now, self._loop.begin, progress)
 
@@ -123,10 +120,6 @@ class _Simulation:
         """See `World`."""
         return self._cpus.attained(self._command(task))
 
-    def free_memory_mb(self, node: str) -> int:
-        """See `World`."""
-        return self._cpus.node(node).free_memory_mb
-
     def resident(self, node: str) -> Counter[str]:
         """See `World`."""
         return self._gpus.node(node).resident()
@@ -134,18 +127,6 @@ class _Simulation:
     def set_up_s(self, node: str, model: str) -> float | None:
         """See `World`."""
         return self._gpus.set_up_s(node, model)
-
-    def deploy(self, node: str, model: str) -> None:
-        """See `World`."""
-        if self._running:
-            raise ValueError(f"deploy: {model} can be put on {node} only before the run begins")
-        self._gpus.deploy(node, model)
-
-    def keep_in_host_memory(self, node: str, model: str) -> None:
-        """See `World`."""
-        if self._running:
-            raise ValueError(f"keep_in_host_memory: {model} can be put on {node} only before the run begins")
-        self._gpus.keep_in_host_memory(node, model)
 
     def wake_at(self, at: float) -> None:
         """See `World`."""

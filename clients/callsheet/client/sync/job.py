@@ -29,6 +29,7 @@ T = TypeVar("T")
 WrappedT = TypeVar("WrappedT")
 WrappedT_co = TypeVar("WrappedT_co", covariant=True)
 SyncT = TypeVar("SyncT")
+BlockT_co = TypeVar("BlockT_co", bound=Group | Batch, covariant=True)
 VerbsT_co = TypeVar("VerbsT_co", bound=Job | Trajectory, covariant=True)
 
 
@@ -199,18 +200,61 @@ class SyncTrajectory(_SyncVerbs[Trajectory]):
     samples = blocking(Trajectory.samples)
 
 
-class SyncGroup(_Blocking[Group]):
-    """See `Group`. Rollouts run in threads of their own; its block waits for them.
+class _BlockFailedError(Exception):
+    """A block of a plain thread ended by an error, which is raised in that thread."""
+
+
+class _SyncBlock(_Blocking[BlockT_co]):
+    """An async context manager for plain threads. One task enters and leaves it; each blocking call is another task."""
+
+    def __init__(self, client: CoroutineThread, wrapped: BlockT_co) -> None:
+        super().__init__(client, wrapped)
+        self._block: Future[None] = Future()
+        self._left: asyncio.Event | None = None
+        self._failed = False
+
+    def __enter__(self) -> Self:
+        """Enters the block of the async object."""
+        entered: Future[None] = Future()
+        self._block = self._thread.start(self._hold(entered))
+        entered.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leaves the block, as the async object does with or without an error."""
+        self._failed = error is not None
+        self._thread.run(self._leave())
+        try:
+            self._block.result()
+        except BaseException:
+            if error is None:
+                raise
+
+    async def _hold(self, entered: Future[None]) -> None:
+        async with self._wrapped:
+            self._left = asyncio.Event()
+            entered.set_result(None)
+            await self._left.wait()
+            if self._failed:
+                self._fail()
+
+    async def _leave(self) -> None:
+        assert self._left is not None
+        self._left.set()
+
+    def _fail(self) -> None:
+        """Lets the async object know that the block failed. An interrupt raised here would end the thread's loop."""
+        raise _BlockFailedError
+
+
+class SyncGroup(_SyncBlock[Group]):
+    """See `Group`. Rollouts run in threads of their own; its block waits for them, and cancels them after an error.
 
     A rollout cannot be interrupted: once its member is redundant or the group was cancelled, its next action is
     cancelled or refused, and nobody waits for it any more.
     """
-
-    def __init__(self, client: CoroutineThread, wrapped: Group) -> None:
-        super().__init__(client, wrapped)
-        self._block: Future[None] | None = None
-        self._left: asyncio.Event | None = None
-        self._stopped = False
 
     @property
     def group_id(self) -> str:
@@ -255,48 +299,15 @@ class SyncGroup(_Blocking[Group]):
         while (member := self._thread.run(_next_of(members))) is not None:
             yield member
 
-    def __enter__(self) -> Self:
-        """Makes room for rollouts; nothing is opened yet."""
-        entered: Future[None] = Future()
-        self._block = self._thread.start(self._hold_block(entered))
-        entered.result()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Waits for the rollouts; after an error in the block it cancels them first."""
-        assert self._block is not None
-        self._thread.run(self._leave(stop=error is not None))
-        try:
-            self._block.result()
-        except BaseException:
-            if error is None:
-                raise
-
-    async def _hold_block(self, entered: Future[None]) -> None:
-        # A block is left by the task that entered it; each blocking call is a task of its own.
-        async with self._wrapped as group:
-            self._left = asyncio.Event()
-            entered.set_result(None)
-            await self._left.wait()
-            if self._stopped:
-                group.stop()
-
-    async def _leave(self, *, stop: bool) -> None:
-        assert self._left is not None
-        self._stopped = stop
-        self._left.set()
+    def _fail(self) -> None:
+        self._wrapped.stop()
 
 
-class SyncBatch(_Blocking[Batch]):
-    """See `Batch`. Its block extends the lease in the client's thread, whatever the caller computes meanwhile."""
+class SyncBatch(_SyncBlock[Batch]):
+    """See `Batch`. Its block extends the lease in the client's thread, whatever the caller computes meanwhile.
 
-    def __init__(self, client: CoroutineThread, wrapped: Batch) -> None:
-        super().__init__(client, wrapped)
-        self._block: Future[None] | None = None
-        self._left: asyncio.Event | None = None
-        self._error: BaseException | None = None
+    At its end the block acknowledges the batch, or gives it back after an error.
+    """
 
     @property
     def batch_id(self) -> str:
@@ -320,34 +331,6 @@ class SyncBatch(_Blocking[Batch]):
     acknowledge = blocking(Batch.acknowledge)
     give_back = blocking(Batch.give_back)
     extend = blocking(Batch.extend)
-
-    def __enter__(self) -> Self:
-        """Extends its lease from now on."""
-        entered: Future[None] = Future()
-        self._block = self._thread.start(self._hold_block(entered))
-        entered.result()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Acknowledges it, or gives it back after an error."""
-        assert self._block is not None
-        self._error = error
-        self._thread.run(self._leave())
-        self._block.result()
-
-    async def _hold_block(self, entered: Future[None]) -> None:
-        # A block is left by the task that entered it; each blocking call is a task of its own.
-        await self._wrapped.__aenter__()
-        self._left = asyncio.Event()
-        entered.set_result(None)
-        await self._left.wait()
-        await self._wrapped.__aexit__(type(self._error) if self._error else None, self._error, None)
-
-    async def _leave(self) -> None:
-        assert self._left is not None
-        self._left.set()
 
 
 class SyncJob(_SyncVerbs[Job]):

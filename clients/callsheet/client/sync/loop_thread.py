@@ -21,7 +21,8 @@ class LoopThread:
     Its loop runs until the interpreter exits. gRPC tells the end of a call through any loop of the process that uses
     gRPC. If the call's own loop is closed by then, that other loop fails with "Event loop is closed".
 
-    anyio's blocking portal would do the same, but its thread is waited for at exit before anything can stop it.
+    anyio's blocking portal would do the same. But it closes its loop as it ends, and a loop that is blocked would hold
+    up the exit of the interpreter for ever: the portal's thread is asked and waited for without a deadline.
     """
 
     def __init__(self, name: str) -> None:

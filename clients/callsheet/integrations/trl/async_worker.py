@@ -29,7 +29,6 @@ from callsheet.environments.seats import FilledSeat, Seat, fill_seats
 from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer
 from callsheet.integrations.trl.publishing import VersionPublisher, tensors_of
 from callsheet.integrations.trl.rollout import CallsheetRollout
-from callsheet.integrations.trl.rows import reward_of
 from callsheet.integrations.trl.trainer_parts import AsyncArguments
 from callsheet.v1.buffer_values import FinishedResult
 
@@ -296,7 +295,7 @@ class GradedSample:
 
 def result_of(record: EpisodeRecord, rule: FailureRule) -> FinishedResult | None:
     """Returns what an episode's trajectory finishes with; None if it is no sample."""
-    reward = reward_of(record, rule).reward
+    reward = record.reward_by(rule).reward
     if reward is None:
         return None
     samples = [
@@ -343,7 +342,7 @@ def batch_metrics(trajectories: Sequence[FinishedTrajectory]) -> dict[str, float
 
 def group_metrics(group: Sequence[FilledSeat], rule: FailureRule) -> dict[str, float]:
     """Returns the counts of a group; see `batch_metrics`."""
-    counts = count_failures(reward_of(each.record, rule) for each in group).metrics()
+    counts = count_failures(each.record.reward_by(rule) for each in group).metrics()
     counts["replaced"] = float(sum(each.replaced for each in group))
     counts["cut_replies"] = float(sum(each.record.cut_replies for each in group))
     return {f"callsheet/{name}_total": value for name, value in counts.items()}

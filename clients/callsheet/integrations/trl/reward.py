@@ -12,11 +12,12 @@ import anyio
 from callsheet.client import Client, ClientOptions, Job, Outcome, RewardResult
 from callsheet.client.errors import one_error
 from callsheet.environments import FailureRule, TrainerReward, count_failures
+from callsheet.environments.failures import DEFAULT_RULE
+from callsheet.integrations.columns import CUT_REPLIES, EXCLUDED, FAILURE, LEFT_OUT, REPLACED, SCORE, TURNS
 from callsheet.integrations.reward_actions import RewardAction, reward_of_action
-from callsheet.integrations.trl.rows import CUT_REPLIES, EXCLUDED, FAILURE, LEFT_OUT, REPLACED, SCORE, SECONDS, TURNS
+from callsheet.integrations.trl.rows import SECONDS
 
 _NOT_OF_THE_ROW: Final = frozenset({"trainer_state", "log_extra", "log_metric", "environments"})
-_DEFAULT_RULE: Final = FailureRule()
 
 
 class CallsheetReward:
@@ -53,7 +54,7 @@ class CallsheetReward:
         job_id: str,
         name: str = "",
         image: str = "",
-        rule: FailureRule = _DEFAULT_RULE,
+        rule: FailureRule = DEFAULT_RULE,
         options: ClientOptions | None = None,
     ) -> None:
         self.client = Client(target, options) if options is not None else Client.from_env(target=target)

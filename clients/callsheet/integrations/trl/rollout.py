@@ -25,10 +25,11 @@ from callsheet.environments import (
     TokenPolicy,
     load_task_set,
 )
+from callsheet.environments.failures import DEFAULT_RULE
 from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer, renderer_of
-from callsheet.integrations.trl.rows import columns, failure_name, reward_of
+from callsheet.integrations.trl.rows import columns
 from callsheet.integrations.trl.trainer_parts import GenerationArguments, GrpoTrainerPart
 
 T = TypeVar("T")
@@ -206,7 +207,6 @@ class PolicyMaker:
 
 _DEFAULT_SEATS = SeatSettings()
 _DEFAULT_JOB = JobSettings()
-_DEFAULT_RULE = FailureRule()
 
 
 class NothingToTrainOnError(RuntimeError):
@@ -255,7 +255,7 @@ class CallsheetRollout:
         job_id: str,
         sampling: Sampling | None = None,
         model: str = "policy",
-        rule: FailureRule = _DEFAULT_RULE,
+        rule: FailureRule = DEFAULT_RULE,
         seats: SeatSettings = _DEFAULT_SEATS,
         job: JobSettings = _DEFAULT_JOB,
         generate: ActionOptions | None = None,
@@ -335,10 +335,10 @@ class CallsheetRollout:
         return self._tasks[named]
 
     def _refuse_nothing(self, filled: Sequence[FilledSeat], mode: str) -> None:
-        rewards = [reward_of(each.record, self.rule) for each in filled]
+        rewards = [each.record.reward_by(self.rule) for each in filled]
         if mode == "train" and rewards and all(reward.is_excluded for reward in rewards):
             first = filled[0].record.failure
-            names = sorted({failure_name(reward) or "" for reward in rewards})
+            names = sorted({reward.failure.name for reward in rewards if reward.failure is not None})
             raise NothingToTrainOnError(
                 f"none of {len(rewards)} trajectories is a sample: {', '.join(names)}. The first one: {first}"
             )

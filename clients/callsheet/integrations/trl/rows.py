@@ -9,15 +9,17 @@ from typing import Any, Final
 from callsheet.client import TrainingSample
 from callsheet.environments import EpisodeRecord, FailureRule, TrainerReward
 from callsheet.environments.seats import FilledSeat
+from callsheet.integrations.columns import (
+    CUT_REPLIES,
+    EXCLUDED,
+    FAILURE,
+    LEFT_OUT,
+    REPLACED,
+    SCORE,
+    TRAJECTORY,
+    TURNS,
+)
 
-SCORE: Final = "callsheet_score"
-FAILURE: Final = "callsheet_failure"
-EXCLUDED: Final = "callsheet_excluded"
-TRAJECTORY: Final = "callsheet_trajectory"
-TURNS: Final = "callsheet_turns"
-CUT_REPLIES: Final = "callsheet_cut_replies"
-REPLACED: Final = "callsheet_replaced"
-LEFT_OUT: Final = "callsheet_left_out_tokens"
 SECONDS: Final = ("generate", "environment", "reward", "waiting")
 
 
@@ -81,7 +83,7 @@ def columns(
         end_token: The tokenizer's.
         max_completion_tokens: The most tokens of a completion.
     """
-    rewards = [reward_of(each.record, rule) for each in filled]
+    rewards = [each.record.reward_by(rule) for each in filled]
     rows = [
         _row(each.record, reward, end_token, max_completion_tokens)
         for each, reward in zip(filled, rewards, strict=True)
@@ -92,7 +94,7 @@ def columns(
         "logprobs": [row.log_probs for row in rows],
         "env_mask": [row.mask for row in rows],
         SCORE: [reward.reward for reward in rewards],
-        FAILURE: [failure_name(reward) for reward in rewards],
+        FAILURE: [None if reward.failure is None else reward.failure.name for reward in rewards],
         EXCLUDED: [reward.is_excluded for reward in rewards],
         TRAJECTORY: [each.record.trajectory_id for each in filled],
         TURNS: [each.record.turns for each in filled],
@@ -103,16 +105,6 @@ def columns(
     for name in SECONDS:
         found[f"callsheet_{name}_s"] = [getattr(each.record.seconds, name) for each in filled]
     return found
-
-
-def reward_of(record: EpisodeRecord, rule: FailureRule) -> TrainerReward:
-    """Returns the reward of an episode by a rule."""
-    return rule.decide(None if record.score is None else record.score.value, record.failure)
-
-
-def failure_name(reward: TrainerReward) -> str | None:
-    """Returns the name of a failure, "KIND/reason"; None where there is none."""
-    return None if reward.failure is None else f"{reward.failure.kind.name}/{reward.failure.reason}"
 
 
 def _row(record: EpisodeRecord, reward: TrainerReward, end_token: int, most: int) -> TokenRow:

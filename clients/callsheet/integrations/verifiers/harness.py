@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import verifiers.v1 as vf
-from callsheet.client import FailureKind, GatewayAccess, NotSucceededError, TrainingSample, Trajectory
+from callsheet.client import GatewayAccess, NotSucceededError, TrainingSample, Trajectory
 from callsheet.environments import (
     FailureRule,
     GatewayPolicy,
@@ -102,8 +102,7 @@ class EpisodeHarnessConfig(vf.HarnessConfig):
 
     def rule(self) -> FailureRule:
         """Returns what becomes of failures."""
-        further = frozenset(FailureKind[name] for name in self.excluded)
-        return FailureRule(FailureRule().excluded | further, self.failed_reward)
+        return FailureRule.of_names(self.excluded, self.failed_reward)
 
 
 class EpisodeHarness(vf.Harness[EpisodeHarnessConfig]):

@@ -50,11 +50,11 @@ def note_of(trace: TracePart) -> dict[str, Any]:
 
 def note_episode(trace: TracePart, record: EpisodeRecord, rule: FailureRule) -> TrainerReward:
     """Notes how an episode went; returns what it is to a trainer."""
-    reward = rule.decide(None if record.score is None else record.score.value, record.failure)
+    reward = record.reward_by(rule)
     note = note_of(trace)
     note |= {"reward": reward.reward, "end": record.end.value, "turns": record.turns}
     if record.failure is not None:
-        note["failure"] = f"{record.failure.kind.name}/{record.failure.reason}"
+        note["failure"] = record.failure.name
     seconds = record.seconds
     note["seconds"] = {
         "generate": seconds.generate,

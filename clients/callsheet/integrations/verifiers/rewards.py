@@ -7,15 +7,14 @@ from typing import Any
 
 from callsheet.client import Outcome
 from callsheet.environments import FailureRule
+from callsheet.environments.failures import DEFAULT_RULE
 from callsheet.integrations.reward_actions import reward_of_outcome
 from callsheet.integrations.verifiers.runtime import CallsheetRuntime, told_to_verifiers
 from verifiers.v1.errors import SandboxError
 from verifiers.v1.runtimes import Runtime
 
-_DEFAULT_RULE = FailureRule()
 
-
-def reward_of(outcome: Outcome[Any], rule: FailureRule = _DEFAULT_RULE) -> float:
+def reward_of(outcome: Outcome[Any], rule: FailureRule = DEFAULT_RULE) -> float:
     """Returns the score of a reward action, for a method with `@vf.reward`::
 
         @vf.reward
@@ -42,7 +41,7 @@ async def reward_by_function(
     arguments: Mapping[str, object],
     *,
     image: str = "",
-    rule: FailureRule = _DEFAULT_RULE,
+    rule: FailureRule = DEFAULT_RULE,
 ) -> float:
     """Returns the score of a function on shared capacity, for a method with `@vf.reward` or a reward of the config::
 

@@ -8,7 +8,6 @@ import uuid
 from functools import lru_cache
 from typing import Any
 
-from callsheet.client import FailureKind
 from callsheet.environments import (
     EpisodePolicy,
     EpisodeRecord,
@@ -26,7 +25,7 @@ from callsheet.gateway.renderers.held_tokenizer import renderer_of
 from callsheet.integrations.borrowed_sandbox import client_of
 from callsheet.integrations.verl.lent import job_of
 from callsheet.integrations.verl.policy import ServerPolicy
-from callsheet.integrations.verl.rows import output_fields, reward_of, takes_nothing, task_of
+from callsheet.integrations.verl.rows import output_fields, takes_nothing, task_of
 from callsheet.integrations.verl.sampling import sampling_of
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
@@ -79,8 +78,7 @@ class EpisodeAgentLoop(AgentLoopBase):
         self.model = model
         self.max_turns = max_turns
         self.replacements = replacements
-        further = frozenset(FailureKind[name] for name in excluded)
-        self.rule = FailureRule(FailureRule().excluded | further, failed_reward)
+        self.rule = FailureRule.of_names(excluded, failed_reward)
         self.deadline_s = deadline_s
 
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
@@ -101,7 +99,7 @@ class EpisodeAgentLoop(AgentLoopBase):
             if not lost or replaced >= self.replacements:
                 break
             replaced += 1
-        if takes_nothing(fields) and reward_of(record, self.rule).is_excluded:
+        if takes_nothing(fields) and record.reward_by(self.rule).is_excluded:
             logger.warning("excluded trajectory=%s failure=%s", record.trajectory_id, record.failure)
             return []
         found = output_fields(

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from callsheet.integrations.verl.rows import CUT_REPLIES, EXCLUDED, FAILED, FAILURE, REPLACED
+from callsheet.integrations.columns import CUT_REPLIES, EXCLUDED, FAILED, FAILURE, REPLACED
 
 PREFIX: Final = "callsheet"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from callsheet.integrations.columns import EXCLUDED, FAILED, FAILURE, REPLACED
 from callsheet.integrations.verl.counts import failure_counts
-from callsheet.integrations.verl.rows import EXCLUDED, FAILED, FAILURE, REPLACED
 from callsheet.integrations.verl.server_client import CallsheetServerClient
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 from callsheet.client import FinishReason, GenerateResult, PolicyVersionSpan, Sampling, Trajectory
 from callsheet.environments import TokenPolicy
 from callsheet.gateway.conversations.renderer import Renderer
+from callsheet.integrations.columns import VERSIONS
 from callsheet.integrations.verl.lent import LentTrajectory, lending
-from callsheet.integrations.verl.rows import VERSIONS
 
 _ABORTED: Final = frozenset({"aborted", "abort"})
 

@@ -9,16 +9,18 @@ from typing import Any, Final
 
 from callsheet.client import TrainingSample
 from callsheet.environments import EpisodeRecord, EpisodeTask, FailureRule, TaskSet, TrainerReward
+from callsheet.integrations.columns import (
+    CUT_REPLIES,
+    EXCLUDED,
+    FAILED,
+    FAILURE,
+    LEFT_OUT,
+    REPLACED,
+    TRAJECTORY,
+    VERSIONS,
+)
 
 AGENT_NAME: Final = "callsheet_episode"
-CUT_REPLIES: Final = "callsheet_cut_replies"
-EXCLUDED: Final = "callsheet_excluded"
-FAILED: Final = "callsheet_failed"
-FAILURE: Final = "callsheet_failure"
-LEFT_OUT: Final = "callsheet_left_out_tokens"
-REPLACED: Final = "callsheet_replaced"
-TRAJECTORY: Final = "callsheet_trajectory"
-VERSIONS: Final = "callsheet_versions"
 _TASK: Final = "callsheet_task"
 
 
@@ -77,7 +79,7 @@ def output_fields(
         end_token: What stands for an empty prompt or response.
         replaced: Trajectories that were lost before this one.
     """
-    reward = reward_of(record, rule)
+    reward = record.reward_by(rule)
     longest = max(record.samples, key=lambda each: len(each.token_ids), default=None)
     fields = _tokens(longest, prompt_length, response_length, end_token)
     if reward.is_excluded:
@@ -106,11 +108,6 @@ def output_fields(
     }
 
 
-def reward_of(record: EpisodeRecord, rule: FailureRule) -> TrainerReward:
-    """Returns the reward of an episode by a rule."""
-    return rule.decide(None if record.score is None else record.score.value, record.failure)
-
-
 def takes_nothing(fields: Mapping[str, Any]) -> bool:
     """Whether verl takes no output for a sample. Its newer trainer does, which numbers a prompt's sessions."""
     return "session_id" in fields
@@ -118,11 +115,10 @@ def takes_nothing(fields: Mapping[str, Any]) -> bool:
 
 def failure_fields(reward: TrainerReward) -> dict[str, Any]:
     """Returns what tells a failure: two flags to be summed, and its name."""
-    failure = reward.failure
     return {
         EXCLUDED: float(reward.is_excluded),
-        FAILED: float(failure is not None and not reward.is_excluded),
-        FAILURE: "" if failure is None else f"{failure.kind.name}/{failure.reason}",
+        FAILED: float(reward.failure is not None and not reward.is_excluded),
+        FAILURE: "" if reward.failure is None else reward.failure.name,
     }
 
 

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 from callsheet.client import ClientOptions
 from callsheet.client.client import Client
 from callsheet.environments import FailureRule
+from callsheet.environments.failures import DEFAULT_RULE
 from callsheet.integrations.reward_actions import RewardAction, reward_of_action
 from callsheet.integrations.verl.lent import job_of
 from callsheet.integrations.verl.rows import failure_fields
 
 ComputeScore: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
-
-_DEFAULT_RULE = FailureRule()
 
 
 class LostRewardError(RuntimeError):
@@ -27,7 +26,7 @@ def score_by_actions(
     *,
     job_id: str,
     image: str = "",
-    rule: FailureRule = _DEFAULT_RULE,
+    rule: FailureRule = DEFAULT_RULE,
     attempts: int = 2,
     options: ClientOptions | None = None,
 ) -> ComputeScore:

@@ -8,8 +8,8 @@ from typing import Any
 from callsheet.client import ActionOptions, Client, FinishReason, GenerateResult
 from callsheet.client.verbs import ActionVerbs
 from callsheet.environments.policy import MAX_CONTINUATIONS
+from callsheet.integrations.columns import VERSIONS
 from callsheet.integrations.verl.lent import job_of, lent_trajectory
-from callsheet.integrations.verl.rows import VERSIONS
 from callsheet.integrations.verl.sampling import sampling_of
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput

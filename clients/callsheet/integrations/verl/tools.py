@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from callsheet.client import CallsheetError, FailureKind, TrajectoryEnd
+from callsheet.client import CallsheetError, TrajectoryEnd
 from callsheet.environments import FailureRule, TrainerReward
 from callsheet.integrations.borrowed_sandbox import BorrowedSandbox, BorrowedSandboxSettings, client_of
+from callsheet.integrations.columns import TRAJECTORY
 from callsheet.integrations.verl.lent import LentTrajectory, job_of, lending, lent_trajectory
-from callsheet.integrations.verl.rows import TRAJECTORY, failure_fields, reward_info, takes_nothing
+from callsheet.integrations.verl.rows import failure_fields, reward_info, takes_nothing
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.base_tool import BaseTool
@@ -96,8 +97,7 @@ class SandboxToolAgentLoop(ToolAgentLoop):
         self.job_id = job_id
         self.sandboxes = BorrowedSandboxSettings(image=image, cpu=cpu, network=tuple(network), command_s=command_s)
         self.deadline_s = deadline_s
-        further = frozenset(FailureKind[name] for name in excluded)
-        self.rule = FailureRule(FailureRule().excluded | further, failed_reward)
+        self.rule = FailureRule.of_names(excluded, failed_reward)
 
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """Runs verl's loop; after a failure of the service there is no sample, or one without a loss."""

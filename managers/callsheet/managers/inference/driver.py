@@ -52,8 +52,6 @@ __all__ = [
 ]
 
 _SEED_END = 1 << 64
-SEED_MASK = (1 << 63) - 1
-"""Of a seed, for engines that take 63 bits."""
 
 
 class FinishReason(Enum):

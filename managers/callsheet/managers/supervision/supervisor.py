@@ -61,7 +61,7 @@ class Supervisor:
         self._run_scope = anyio.CancelScope()
         self._interrupted = ""
         self._changed = anyio.Event()
-        self._start_requested = anyio.Event()
+        self._away = anyio.CancelScope()
         self._expected_end = False
         self._ended: anyio.Event | None = None
 
@@ -119,10 +119,6 @@ class Supervisor:
             self._interrupted = why
             self._run_scope.cancel()
 
-    def request_start(self) -> None:
-        """Starts the process again at once if it has ended."""
-        self._start_requested.set()
-
     async def wait_for(self, condition: Callable[[ChildProcess | None], bool]) -> None:
         """Returns once the condition holds for the process that runs (None between two of them)."""
         while not condition(self.process):
@@ -168,9 +164,8 @@ class Supervisor:
 
     async def _wait_to_start(self, *, left: bool) -> None:
         wait_s = max(0.0, self.standing.next_start - time.monotonic()) if self._rule.enabled and not left else math.inf
-        with anyio.move_on_after(wait_s):
-            await self._start_requested.wait()
-        self._start_requested = anyio.Event()
+        with anyio.move_on_after(wait_s) as self._away:
+            await anyio.sleep_forever()
 
     def _set(self, process: ChildProcess | None) -> None:
         self.process = process

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 from callsheet.benchmarks.real.measuring import RealRun, Span, TimedAction, held_core_s
 from callsheet.benchmarks.real.rollouts import POLICIES as REAL_POLICIES
-from callsheet.benchmarks.real.rollouts import RealPolicy
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
+from callsheet.benchmarks.real.workload import Costs, real_scenario, with_service
 from callsheet.benchmarks.simulator.comparison.run import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES
-from callsheet.benchmarks.simulator.policies.callsheet import callsheet_with
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 
 COSTS = Costs(start_up_cpu_s=0.01, overhead_s=0.02, reset_cpu_s=0.1)
@@ -40,20 +37,11 @@ def test_cores_that_are_shared_are_held_once() -> None:
     assert measured.figures(cores=2).held == pytest.approx(1.0)
 
 
-def test_the_prediction_for_ray_has_its_actions() -> None:
-    scenario = asleep(real_scenario(RealSettings(trajectories=3, turns=2), 2, COSTS))
-    works = sum(len(turn.actions) for rollout in scenario.rollouts[: scenario.live] for turn in rollout.turns)
-    figures = figures_of(simulate(without_resets(scenario), POLICIES["fixed_1_warm"]))
-    assert figures.actions == works
-    assert figures_of(simulate(scenario, POLICIES["fixed_1_warm"])).actions == works + 3
-
-
-@pytest.mark.parametrize("policy", REAL_POLICIES, ids=lambda policy: policy.name)
-def test_each_policy_has_a_prediction(policy: RealPolicy) -> None:
+@pytest.mark.parametrize("policy", REAL_POLICIES)
+def test_each_policy_has_a_prediction(policy: str) -> None:
     scenario = real_scenario(RealSettings(trajectories=3, turns=2), 2, COSTS)
     works = sum(len(list(rollout.works())) for rollout in scenario.rollouts[: scenario.live])
-    factory = callsheet_with(CallsheetSettings()) if policy.simulated == "callsheet" else POLICIES[policy.simulated]
-    assert figures_of(simulate(scenario, factory)).actions == works
+    assert figures_of(simulate(scenario, POLICIES[policy])).actions == works
 
 
 def test_the_service_adds_its_work_to_commands() -> None:

@@ -23,7 +23,6 @@ from callsheet.benchmarks.simulator.comparison.report import (
     load_ranges,
 )
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
-from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode, Work
 from callsheet.benchmarks.simulator.validation import InputError
@@ -56,7 +55,6 @@ def _result(name: str, *means: float) -> PolicyResult:
             replace(FIGURES, act_mean_s=mean, wait_max_s=mean),
             {"job": JobFigures(seed, mean, mean, None)},
             {"env_step": JobFigures(seed, mean, mean, None)},
-            ActFigures(mean, mean, mean, mean),
             0.1,
         )
         for seed, mean in enumerate(means, 1)
@@ -109,7 +107,6 @@ def test_a_scenario_is_drawn_once_for_all_policies_that_meet_it_in_turn() -> Non
 
 REPORT = {
     "policies": {"callsheet": {"act_mean_s": 1.0}, "os_sharing": {"act_mean_s": 2.0}, "static_services": None},
-    "bounds": {"act_mean_s": 0.5},
 }
 
 
@@ -119,7 +116,6 @@ REPORT = {
         (FigureRange("callsheet", "act_mean_s", "", 0.5, 1.5), 1.0, True),
         (FigureRange("callsheet", "act_mean_s", "", 1.1, None), 1.0, False),
         (FigureRange("callsheet", "act_mean_s", "os_sharing", None, 0.5), 0.5, True),
-        (FigureRange("bounds", "act_mean_s", "callsheet", None, 1.0), 0.5, True),
         (FigureRange("static_services", "act_mean_s", "", None, 9.0), None, False),
         (FigureRange("callsheet", "act_mean_s", "static_services", None, 9.0), None, False),
     ],
@@ -143,7 +139,7 @@ def test_files_that_come_along_name_policies_and_figures_that_there_are(name: st
     assert {"workload", "mode", "trajectories", "seeds"} <= set(found.arguments)
     assert found.ranges
     for each in found.ranges:
-        assert {each.policy, each.over or each.policy} <= {*POLICIES, "bounds"}
+        assert {each.policy, each.over or each.policy} <= POLICIES.keys()
         assert each.figure in {"act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", "step_s", "trajectories_per_hour"}
 
 

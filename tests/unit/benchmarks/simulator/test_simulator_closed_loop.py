@@ -87,13 +87,13 @@ def test_a_failure_comes_back_with_the_next_attempt() -> None:
 def test_a_failed_reset_gives_its_sandbox_back() -> None:
     rollout = trajectory("a", [step(1.0)])
     assert rollout.reset is not None
-    scenario = one_node([replace(rollout, reset=replace(rollout.reset, fails=1))], 1)
+    # Beside a sandbox that was left behind there would be no memory for the next one.
+    scenario = one_node([replace(rollout, reset=replace(rollout.reset, fails=1), memory_mb=2_000_000)], 1)
 
     class Watching(StartAtOnce):
         def ready(self, task: Task) -> None:
             if task.work.kind is ActionKind.ENV_RESET:
                 assert task.live.node == ""
-                assert self.world.free_memory_mb("cpu-0") == 2_400_000
             super().ready(task)
 
     measured, _ = run(scenario, Watching)
@@ -141,21 +141,15 @@ def test_lanes_and_widths_change_a_running_command() -> None:
             self.task = task
             if task.work.kind is ActionKind.ENV_STEP:
                 self.world.wake_at(self.world.now + 2.0)
-                self.world.wake_at(self.world.now + 5.0)
 
         def woken(self) -> None:
-            if self.task.lane is Lane.FOREGROUND:
-                assert self.world.cpu_attained(self.task) == pytest.approx(2.0)
-                self.world.set_lane(self.task, Lane.PAUSED)
-            else:
-                assert self.world.cpu_attained(self.task) == pytest.approx(2.0)
-                self.world.set_lane(self.task, Lane.BACKGROUND)
-                self.world.set_width(self.task, 3)
+            assert self.world.cpu_attained(self.task) == pytest.approx(2.0)
+            self.world.set_lane(self.task, Lane.BACKGROUND)
+            self.world.set_width(self.task, 3)
 
     measured, policy = run(one_node([trajectory("a", [wide])], 4), Changing)
-    assert measured.actions.act_s[1] == pytest.approx(2.0 + 3.0 + 2.0)
-    assert measured.actions.waited_s[1] == pytest.approx(3.0)
-    assert measured.actions.execution_s[1] == pytest.approx(2.0 + 2.0)
+    assert policy.facts[1][0].lane is Lane.BACKGROUND
+    assert measured.actions.act_s[1] == pytest.approx(2.0 + 2.0)
     assert policy.facts[1][1].execution_s == pytest.approx(2.0 + 2.0)
 
 

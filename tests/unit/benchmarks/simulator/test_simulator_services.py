@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNode
-from callsheet.benchmarks.simulator.policy import Task, World
+from callsheet.benchmarks.simulator.policy import Task
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
@@ -75,37 +75,6 @@ class TestGpus:
         ]
         measured = simulate(on_gpus(4, *calls), StartAtOnce)
         assert measured.actions.act_s.tolist() == pytest.approx([13.0, 25.0, 3.0])
-
-    def test_what_is_deployed_before_the_run_is_there(self) -> None:
-        class Deploying(StartAtOnce):
-            def __init__(self, world: World) -> None:
-                super().__init__(world)
-                world.deploy("gpu-0", "small")
-                assert world.resident("gpu-0") == {"small": 1}
-                assert world.set_up_s("gpu-0", "small") == 0.0
-                assert world.set_up_s("gpu-0", "large") == 24.0
-
-            def ready(self, task: Task) -> None:
-                super().ready(task)
-                with pytest.raises(ValueError, match="only before the run begins"):
-                    self.world.deploy("gpu-0", "small")
-
-        measured = simulate(on_gpus(4, calling("a", 0.0, judge("small", 1.0))), Deploying)
-        assert measured.actions.act_s.tolist() == pytest.approx([1.0])
-
-    def test_what_is_kept_in_host_memory_before_the_run_needs_no_disk(self) -> None:
-        class Keeping(StartAtOnce):
-            def __init__(self, world: World) -> None:
-                super().__init__(world)
-                world.keep_in_host_memory("gpu-0", "small")
-
-            def ready(self, task: Task) -> None:
-                super().ready(task)
-                with pytest.raises(ValueError, match="only before the run begins"):
-                    self.world.keep_in_host_memory("gpu-0", "large")
-
-        measured = simulate(on_gpus(4, calling("a", 0.0, judge("small", 1.0))), Keeping)
-        assert measured.actions.act_s.tolist() == pytest.approx([3.0])
 
     def test_busy_gpus_are_refused(self) -> None:
         class Pushing(StartAtOnce):

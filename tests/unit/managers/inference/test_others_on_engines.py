@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.managers.inference.driver import OthersLoad
-from callsheet.managers.inference.http_engine.live_requests import STALE_S, OthersBooks
+from callsheet.managers.inference.http_engine.looks import STALE_S, OthersBooks
 from callsheet.managers.inference.sglang_engine import driver as sglang
 from callsheet.managers.inference.vllm_engine import driver as vllm
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from callsheet.managers.inference.driver import (
-    EngineLimits,
-    Generation,
-)
-from callsheet.managers.inference.http_engine.client import (
-    EngineHttp,
-    EngineUnreachableError,
-    FoundServer,
-    RequestBounds,
-)
+from callsheet.managers.inference.driver import EngineLimits
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
-from callsheet.managers.inference.http_engine.live_requests import LiveRequest, Look
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation
+from callsheet.managers.inference.http_engine.looks import Look
+from callsheet.managers.inference.http_engine.replies import Reply
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.launching.engine import NOT_ATTACHED
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +58,10 @@ class ScriptedLooks(HttpEngineDriver):
     async def _look(self) -> Look:
         return self._make_look()
 
-    async def _submit(self, live: LiveRequest) -> Generation:
+    async def _send(self, live: LiveRequest, how: Derivation, seed: int) -> HttpAnswer:
+        raise AssertionError("nobody generates")
+
+    def _read(self, content: Any) -> Reply:
         raise AssertionError("nobody generates")
 
     async def _send_abort(self, live: LiveRequest) -> None:

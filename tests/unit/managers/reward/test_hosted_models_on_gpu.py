@@ -33,6 +33,5 @@ async def test_models_share_the_arena_of_a_gpu(tmp_path: Path) -> None:
                     assert isinstance(asked.answer, ModelAnswer), asked.answer
                     alone = float(load_model(model)(input_ids=torch.tensor([[5, 6, 7]])).logits[0, 0])
                     assert asked.answer.score == pytest.approx(alone, abs=1e-3)
-            assert executor.host.counts.restores >= 4
             tasks.cancel_scope.cancel()
     await executor.close()

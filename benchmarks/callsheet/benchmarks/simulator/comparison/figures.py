@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any, Final
 
 from callsheet.benchmarks.measuring.statistics import rounded
-from callsheet.benchmarks.simulator.measurements import ActFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,6 @@ class SeedResult:
     Attributes:
         jobs: By job.
         kinds: By kind, those that ended.
-        act_bounds: What the ACT of the very actions that were measured cannot be below.
         cpu_s: CPU seconds that the simulation took.
     """
 
@@ -89,7 +87,6 @@ class SeedResult:
     figures: Figures
     jobs: Mapping[str, JobFigures]
     kinds: Mapping[str, JobFigures]
-    act_bounds: ActFigures
     cpu_s: float
 
 

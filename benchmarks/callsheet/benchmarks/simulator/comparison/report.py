@@ -1,4 +1,4 @@
-"""A comparison as data: the policies' figures, the bounds, and what follows from them, asserted ranges among it.
+"""A comparison as data: the policies' figures, and what follows from them, asserted ranges among it.
 
 A range file holds the arguments of the runs it was recorded with, and ranges by policy and figure. Its comments tell
 the figures of the trial runs behind a range and the margin that was left. A report of other arguments is not compared.
@@ -56,9 +56,7 @@ class ComparisonReport(BenchmarkReport):
 
     Attributes:
         jobs: Of the scenario.
-        results: By policy, in the order asked for; None where a policy does not apply.
-        bounds: What no policy can beat, by name; means over the seeds. Those of ACT are of the actions that were
-            measured, the least over the policies.
+        results: By policy, in the order asked for.
         recorded: The external actions of a trace as they were when it was recorded, by kind, where it tells that.
         bars: Ranges that the figures are held to.
         wall_s: Real seconds that everything took.
@@ -68,8 +66,7 @@ class ComparisonReport(BenchmarkReport):
     load: Load
     cores: int
     jobs: tuple[ScenarioJob, ...]
-    results: Mapping[str, PolicyResult | None]
-    bounds: Mapping[str, float | None]
+    results: Mapping[str, PolicyResult]
     recorded: Mapping[str, JobFigures] = field(default_factory=dict)
     bars: Sequence[Bar] = ()
     wall_s: float = 0.0
@@ -79,18 +76,13 @@ class ComparisonReport(BenchmarkReport):
         """The figure of the whole run that the mode has."""
         return _SPAN_KEYS[self.settings.source.mode]
 
-    @property
-    def applying(self) -> dict[str, PolicyResult]:
-        """The policies that apply."""
-        return {name: result for name, result in self.results.items() if result is not None}
-
     def ratios(self) -> dict[str, dict[str, Ratio]]:
         """Every policy's figure over callsheet's, by policy and figure, by pairs of runs of one seed."""
         ours = self.results.get(OURS)
         if ours is None:
             return {}
         compared: dict[str, dict[str, Ratio]] = {}
-        for name, result in self.applying.items():
+        for name, result in self.results.items():
             if name == OURS:
                 continue
             by_figure = {
@@ -117,7 +109,6 @@ class ComparisonReport(BenchmarkReport):
             "trace": str(source.trace) if source.trace is not None else None,
             "generation_scale": source.generation_scale,
             "policies": {name: self._policy(result) for name, result in self.results.items()},
-            "bounds": rounded(self.bounds),
             "ratios_over_callsheet": {
                 name: {key: rounded(asdict(ratio)) for key, ratio in by_figure.items()}
                 for name, by_figure in self.ratios().items()
@@ -129,17 +120,13 @@ class ComparisonReport(BenchmarkReport):
         return report
 
     def tables(self) -> Iterator[RenderableType]:
-        """The policies, the bounds, and what else was run."""
+        """The policies, and what else was run."""
         source, seeds = self.settings.source, ", ".join(map(str, self.settings.seeds))
         what = (
             f"{source.workload}, {source.mode.value}: {self.load.live} trajectories, {self.cores} cores, "
             f"rho {self.load.rho:.2f}, seeds {seeds} (times in s, means over seeds)"
         )
-        bounded = ("act_mean_s", "step_s", "trajectories_per_hour")
-        yield _table(what, self.applying, {name: self.bounds[name] for name in bounded})
-        absent = [name for name, result in self.results.items() if result is None]
-        if absent:
-            yield f"do not apply to this workload: {', '.join(absent)}"
+        yield _table(what, self.results)
         if len(self.jobs) > 1:
             yield self._table_by_job()
         if self.recorded:
@@ -149,7 +136,7 @@ class ComparisonReport(BenchmarkReport):
     def _table_by_job(self) -> Table:
         headings = (f">{job.name} ({job.priority.name.lower()}, weight {job.weight:g})" for job in self.jobs)
         table = new_table("ACT by job: mean / p99", "policy", *headings)
-        for name, result in self.applying.items():
+        for name, result in self.results.items():
             figures = result.jobs()
             cells = [figures.get(job.name, NO_ACTIONS) for job in self.jobs]
             table.add_row(name, *(f"{cell(each.act_mean_s, '.3f')} / {cell(each.act_p99_s, '.2f')}" for each in cells))
@@ -160,14 +147,12 @@ class ComparisonReport(BenchmarkReport):
         table = new_table(
             "Mean ACT by kind, as recorded and as simulated", "policy", *(f">{kind}" for kind in self.recorded)
         )
-        rows = {"recorded": self.recorded} | {name: result.kinds() for name, result in self.applying.items()}
+        rows = {"recorded": self.recorded} | {name: result.kinds() for name, result in self.results.items()}
         for name, kinds in rows.items():
             table.add_row(name, *(cell(kinds.get(kind, NO_ACTIONS).act_mean_s, ".3f") for kind in self.recorded))
         return table
 
-    def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:
-        if result is None:
-            return None
+    def _policy(self, result: PolicyResult) -> dict[str, Any]:
         per_seed = [
             {"seed": run.seed, **self._figures(run.figures), "jobs": _by_name(run.jobs)} for run in result.by_seed
         ]
@@ -182,15 +167,11 @@ class ComparisonReport(BenchmarkReport):
         return figures.as_json(self.span_key)
 
 
-def _table(title: str, results: Mapping[str, PolicyResult], bounds: Mapping[str, float | None]) -> Table:
-    """The policies' mean figures, without columns that none has, and the bounds below them."""
+def _table(title: str, results: Mapping[str, PolicyResult]) -> Table:
+    """The policies' mean figures, without columns that none has."""
     means = {name: result.mean() for name, result in results.items()}
     shown = [column for column in _COLUMNS if any(getattr(each, column[1]) is not None for each in means.values())]
-    table = figures_table(title, "policy", shown, means.items())
-    if bounds:
-        table.add_section()
-        table.add_row("bounds", *(cell(bounds.get(figure), form) for _, figure, form in shown), style="dim")
-    return table
+    return figures_table(title, "policy", shown, means.items())
 
 
 def _by_name(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int | None]]:
@@ -234,7 +215,7 @@ class RangeFile:
     def policies(self) -> tuple[str, ...]:
         """The policies whose figures it names, in the order of its ranges."""
         names = (name for each in self.ranges for name in (each.policy, each.over))
-        return tuple(dict.fromkeys(name for name in names if name and name != "bounds"))
+        return tuple(dict.fromkeys(name for name in names if name))
 
     def recorded_with(self, source: ScenarioSource, seeds: tuple[int, ...]) -> tuple[ScenarioSource, tuple[int, ...]]:
         """Fills in what it was recorded with, where that is not given: where it is as it is by default."""
@@ -283,6 +264,6 @@ def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Bar]:
 
 
 def _figure(report: Mapping[str, Any], policy: str, figure: str) -> float | None:
-    figures = report["bounds"] if policy == "bounds" else report["policies"].get(policy)
+    figures = report["policies"].get(policy)
     value = figures.get(figure) if figures else None
     return float(value) if value is not None else None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import fmean
 
 import numpy as np
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.best_case import load_of
-from callsheet.benchmarks.simulator.bounds import bounds_of, least
 from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, PolicyResult, SeedResult
 from callsheet.benchmarks.simulator.comparison.report import (
     ComparisonReport,
@@ -37,8 +35,8 @@ class Run:
     seed: int
 
 
-def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[SeedResult | None]:
-    """Runs them, `processes` at once; None for a policy that does not apply to its scenario.
+def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[SeedResult]:
+    """Runs them, `processes` at once.
 
     Raises:
         ValueError: A workload or trace is unknown or not valid.
@@ -46,28 +44,21 @@ def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[See
     return map_in_processes(run_one, runs, processes, partial(_report, progress))
 
 
-def _report(progress: Progress, run: Run, result: SeedResult | None) -> None:
-    if result is None:
-        progress(f"{run.policy}: does not apply to {run.source.workload}")
-    else:
-        mean = result.figures.act_mean_s
-        progress(f"{run.policy}, seed {run.seed}: mean ACT {mean:.3f} s, simulated in {result.cpu_s:.1f} s of CPU")
+def _report(progress: Progress, run: Run, result: SeedResult) -> None:
+    mean = result.figures.act_mean_s
+    progress(f"{run.policy}, seed {run.seed}: mean ACT {mean:.3f} s, simulated in {result.cpu_s:.1f} s of CPU")
 
 
-def run_one(run: Run) -> SeedResult | None:
+def run_one(run: Run) -> SeedResult:
     """Draws the scenario and runs the policy on it; see `run_all`."""
     scenario = run.source.scenario(run.seed)
-    factory = POLICIES[run.policy]
-    if not factory.applies(scenario):
-        return None
     began = time.process_time()
-    measured = simulate(scenario, factory)
+    measured = simulate(scenario, POLICIES[run.policy])
     return SeedResult(
         seed=run.seed,
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
         kinds={name: _job_figures(act_s) for name, act_s in measured.act_by_kind_s().items()},
-        act_bounds=act_figures(measured.best_s),
         cpu_s=time.process_time() - began,
     )
 
@@ -123,7 +114,6 @@ def run_comparison(source: ScenarioSource, options: ComparisonOptions, progress:
         cores=cores,
         jobs=first.jobs,
         results=results,
-        bounds=_bounds(settings, results),
     )
     if settings.source.trace is not None:
         acts = recorded_acts(settings.source.trace)
@@ -146,30 +136,8 @@ def _settings(source: ScenarioSource, options: ComparisonOptions, ranges: RangeF
     return ComparisonSettings(source, seeds, policies, options.at_once)
 
 
-def _by_policy(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult | None]:
+def _by_policy(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult]:
     """Runs the policies on all seeds; seed by seed, so that a scenario is drawn once for all."""
     runs = {(name, seed): Run(name, settings.source, seed) for seed in settings.seeds for name in settings.policies}
     done = dict(zip(runs, run_all(list(runs.values()), settings.processes, progress), strict=True))
-    results: dict[str, PolicyResult | None] = {}
-    for name in settings.policies:
-        by_seed = tuple(result for seed in settings.seeds if (result := done[name, seed]) is not None)
-        results[name] = PolicyResult(name, by_seed) if by_seed else None
-    return results
-
-
-def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult | None]) -> Mapping[str, float | None]:
-    """Means over the seeds; a seed's bounds of ACT are the least over its runs."""
-    runs = [run for result in results.values() if result is not None for run in result.by_seed]
-    by_seed = []
-    for seed in settings.seeds:
-        acts = least([run.act_bounds for run in runs if run.seed == seed])
-        by_seed.append(asdict(acts) | asdict(bounds_of(settings.source.scenario(seed))))
-    return _means(by_seed)
-
-
-def _means(by_seed: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:
-    means: dict[str, float | None] = {}
-    for name in by_seed[0]:
-        values = [value for each in by_seed if (value := each[name]) is not None]
-        means[name] = fmean(values) if values else None
-    return means
+    return {name: PolicyResult(name, tuple(done[name, seed] for seed in settings.seeds)) for name in settings.policies}

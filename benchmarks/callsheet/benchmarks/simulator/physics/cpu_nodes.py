@@ -69,7 +69,7 @@ class Registry:
 
 
 class CpuNode:
-    """Foreground commands share all cores, background ones what these leave, paused ones get nothing.
+    """Foreground commands share all cores, and background ones what these leave.
 
     Args:
         name: For errors.
@@ -94,24 +94,23 @@ class CpuNode:
 
     def start(self, command: Runnable, lane: Lane) -> None:
         """Lets a command run in a lane."""
-        self._join(command, lane)
+        self._shares[lane].join(command)
         self._settle()
 
     def stop(self, command: Runnable, lane: Lane) -> None:
         """Takes a command out of its lane; its `attained` is up to date then."""
-        self._leave(command, lane)
+        self._shares[lane].leave(command)
         self._settle()
 
     def move(self, command: Runnable, lane: Lane, to: Lane) -> None:
         """Moves a command between lanes."""
-        self._leave(command, lane)
-        self._join(command, to)
+        self._shares[lane].leave(command)
+        self._shares[to].join(command)
         self._settle()
 
     def attained(self, command: Runnable, lane: Lane) -> float:
         """CPU seconds that a command in this lane has had up to now."""
-        share = self._shares.get(lane)
-        return command.attained if share is None else share.attained(command)
+        return self._shares[lane].attained(command)
 
     def hold(self, cores: int) -> None:
         """Counts cores as held from now on (or no longer, if negative)."""
@@ -128,14 +127,6 @@ class CpuNode:
         if memory_mb > self.free_memory_mb:
             raise ValueError(f"{reason}: needs {memory_mb} MB of memory; {self.name} has {self.free_memory_mb} MB free")
         self.free_memory_mb -= memory_mb
-
-    def _join(self, command: Runnable, lane: Lane) -> None:
-        if lane is not Lane.PAUSED:
-            self._shares[lane].join(command)
-
-    def _leave(self, command: Runnable, lane: Lane) -> None:
-        if lane is not Lane.PAUSED:
-            self._shares[lane].leave(command)
 
     def _settle(self) -> None:
         used = self._foreground.used
@@ -251,7 +242,6 @@ class CpuMachine:
         node = self._sandboxes.pop(live, None)
         if node is not None:
             node.free_memory_mb += live.rollout.memory_mb
-            node.hold(-live.reserved_cores)
 
     def attained(self, attempt: CommandAttempt) -> float:
         """CPU seconds up to now."""
@@ -297,12 +287,9 @@ class CpuMachine:
             raise
         live.node = node.name
         self._sandboxes[live] = node
-        node.hold(live.reserved_cores)
 
     def _hold(self, attempt: CommandAttempt, width: int) -> None:
-        """Counts a command's cores as held, unless its trajectory's reservation holds them."""
-        if attempt.task.live.reserved_cores and attempt.task.work.in_sandbox:
-            return
+        """Counts a command's cores as held."""
         attempt.node.hold(width - attempt.held)
         attempt.held = width
 

@@ -69,21 +69,6 @@ class GpuNode:
         instance.used_at = now
         return instance
 
-    def deploy(self, model: Model) -> None:
-        """Puts an instance on free GPUs, ready at once.
-
-        Raises:
-            ValueError: Not enough free GPUs in one chunk.
-        """
-        offset = self._best_offset(model)
-        if offset is None or any(self._by_gpu[offset : offset + model.gpus]):
-            raise ValueError(f"node: {self.name} has no {model.gpus} free GPUs in one chunk for {model.name}")
-        self.come(self._put(Instance(model, offset, 0.0)), 0.0)
-
-    def keep_in_host_memory(self, model: Model) -> None:
-        """Has a copy of a model in host memory."""
-        self._in_host_memory.add(model.name)
-
     def come(self, instance: Instance, now: float) -> None:
         """Lets an instance come, unless it comes or is there."""
         if instance.ready_at == inf:
@@ -167,14 +152,6 @@ class GpuMachine:
     def set_up_s(self, node: str, model: str) -> float | None:
         """See `World`."""
         return self.node(node).set_up_s(self._models[model], self._events.now)
-
-    def deploy(self, node: str, model: str) -> None:
-        """See `World`."""
-        self.node(node).deploy(self._models[model])
-
-    def keep_in_host_memory(self, node: str, model: str) -> None:
-        """See `World`."""
-        self.node(node).keep_in_host_memory(self._models[model])
 
     def admit(self, task: Task, node: str, width: int, lane: Lane) -> Attempt:
         """See `Machine`. Width and lane mean nothing here."""

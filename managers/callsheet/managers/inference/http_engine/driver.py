@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, ClassVar
 
 import anyio
 import anyio.to_thread
@@ -28,26 +29,28 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import (
-    EngineHttp,
-    EngineUnreachableError,
-    FoundServer,
-    check_request,
-)
-from callsheet.managers.inference.http_engine.live_requests import (
-    LiveRequest,
-    LiveRequests,
-    Look,
-    OthersBooks,
-    ServerState,
-    after_look,
-    label_of,
-    version_of,
-)
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
+from callsheet.managers.inference.http_engine.looks import Look, OthersBooks, ServerState, after_look
+from callsheet.managers.inference.http_engine.own_server import OwnServer
+from callsheet.managers.inference.http_engine.replies import Reply, label_of, version_of
+from callsheet.managers.inference.http_engine.requests import FoundServer, check_request, error_of
 from callsheet.managers.inference.http_engine.weights_check import check_weights, differing_tensor
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
 
-LOOK_AGAIN_S = 0.1
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""How often the server is looked at."""
+ABORT_WAIT_S = 4.0
+"""The longest wait for an aborted request to end; the manager's runtime waits five seconds."""
+ABORT_AGAIN_S = 1.0
+"""An abort that overtakes its request is lost on the server, so it is sent again."""
+CLOSE_TIMEOUT_S = 5.0
+MAX_REQUESTS = 4096
+_WEIGHTS_LOST = "the engine may have lost its weights"
+_TRAINER_AGAIN_S = 0.1
 
 
 async def await_trainer(source: GroupWeights, timeout_s: float) -> None:
@@ -61,7 +64,7 @@ async def await_trainer(source: GroupWeights, timeout_s: float) -> None:
             try:
                 stream = await anyio.connect_tcp(source.address, source.port)
             except OSError:
-                await anyio.sleep(LOOK_AGAIN_S)
+                await anyio.sleep(_TRAINER_AGAIN_S)
             else:
                 await stream.aclose()
                 return
@@ -71,48 +74,15 @@ async def await_trainer(source: GroupWeights, timeout_s: float) -> None:
     )
 
 
-class OwnServer(Protocol):
-    """A server that this manager runs itself. All of it but `stop` answers at once."""
-
-    @property
-    def starts(self) -> int:
-        """How often it was started."""
-
-    @property
-    def problem(self) -> str:
-        """Why it does not serve, as a sentence; empty if it does as far as is known."""
-
-    @property
-    def failure(self) -> str:
-        """Why it will never serve again; empty if it may."""
-
-    def note_serving(self, start: int) -> None:
-        """Takes note that a start of it was found to serve."""
-
-    def note_silent(self, start: int) -> None:
-        """Takes note that a start of it does not serve though it should."""
-
-    async def stop(self) -> None:
-        """Ends it; may be called more than once."""
-
-
-log = structlog.get_logger(__name__)
-
-LOOK_EVERY_S = 1.0
-"""How often the server is looked at."""
-ABORT_WAIT_S = 4.0
-"""The longest wait for an aborted request to end; the manager's runtime waits five seconds."""
-ABORT_AGAIN_S = 1.0
-"""An abort that overtakes its request is lost on the server, so it is sent again."""
-CLOSE_TIMEOUT_S = 5.0
-MAX_REQUESTS = 4096
-_WEIGHTS_LOST = "the engine may have lost its weights"
-
-
 class HttpEngineDriver(EngineDriver):
     """Drives one server: requests and their gate, updates and the watch. Must be used from one event loop.
 
     A request counts as begun once it was sent. Those that are not sent wait in the driver, never in a stopped server.
+
+    Attributes:
+        _seed_bits: How long a seed is that the server takes.
+        _joint: See `over_top_k`.
+        _told: Of which distribution the server tells log-probabilities; None if it tells none.
 
     Args:
         http: Calls to the server; belongs to the driver from now on.
@@ -120,6 +90,10 @@ class HttpEngineDriver(EngineDriver):
         start_version: The policy version of the weights that it starts with.
         max_requests: The most live requests; more are refused as busy.
     """
+
+    _seed_bits: ClassVar[int] = 63
+    _joint: ClassVar[bool] = False
+    _told: ToldLogProbs | None = None
 
     def __init__(
         self,
@@ -325,8 +299,12 @@ class HttpEngineDriver(EngineDriver):
         """Looks at the server; EngineUnreachableError if it does not answer."""
 
     @abstractmethod
-    async def _submit(self, live: LiveRequest) -> Generation:
-        """Sends a request and returns what came of it."""
+    async def _send(self, live: LiveRequest, how: Derivation, seed: int) -> HttpAnswer:
+        """Sends a request and returns the answer."""
+
+    @abstractmethod
+    def _read(self, content: Any) -> Reply:
+        """Reads an answer that tells of success."""
 
     @abstractmethod
     async def _send_abort(self, live: LiveRequest) -> None:
@@ -351,6 +329,15 @@ class HttpEngineDriver(EngineDriver):
 
     def _server_lost(self) -> None:
         """The server may be another one than before."""
+
+    async def _submit(self, live: LiveRequest) -> Generation:
+        sampling = live.request.sampling
+        how = Derivation.NONE if self._told is None else derivation(self._told, sampling)
+        seed = secrets.randbits(self._seed_bits) if sampling.seed is None else sampling.seed
+        answer = await self._send(live, how, seed & ((1 << self._seed_bits) - 1))
+        if not answer.ok:
+            raise error_of(answer)
+        return self._read(answer.content).generation(live, how, seed, self._start_version, joint=self._joint)
 
     async def _update(self, update: WeightUpdate) -> None:
         self._live.hold()

@@ -2,239 +2,37 @@
 
 from __future__ import annotations
 
-import math
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import anyio
 import structlog
 from callsheet.managers.inference.driver import (
-    SEED_MASK,
     EngineError,
     EngineFailedError,
-    GenerateRequest,
-    Generation,
     OthersLoad,
-    RequestRefusedError,
-    Sampling,
     UpdateMode,
     WeightUpdate,
     WeightUpdateError,
 )
+from callsheet.managers.inference.http_engine.attaching import attach
 from callsheet.managers.inference.http_engine.client import (
     LOOK_TIMEOUT_S,
     EngineHttp,
     EngineUnreachableError,
     HttpAnswer,
     Where,
-    attach,
-    error_of,
-    finish_reason_of,
-    new_tokens,
-    sampling_parameters,
 )
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
-from callsheet.managers.inference.http_engine.live_requests import (
-    Derivation,
-    LiveRequest,
-    Look,
-    ToldLogProbs,
-    derivation,
-    label_of,
-    log_probs_of,
-    one_span,
-    spans_of,
-)
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs
+from callsheet.managers.inference.http_engine.looks import Look
+from callsheet.managers.inference.http_engine.replies import Reply, label_of
+from callsheet.managers.inference.sglang_engine.group_updates import update_from_group
+from callsheet.managers.inference.sglang_engine.requests import check_stops, generate_body, load_of, reply_of
 from callsheet.managers.inference.sglang_engine.server import SGLangServer, identity_of, read_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec
-
-# Requests and answers of SGLang's /generate.
-
-
-def check_stops(sampling: Sampling) -> None:
-    """Refuses what the server would do otherwise than asked.
-
-    Raises:
-        RequestRefusedError: It would go on beyond the stop tokens too.
-    """
-    if sampling.ignore_eos and sampling.stop_token_ids:
-        message = "ignore_eos: with it SGLang ignores stop_token_ids as well; give only one of the two"
-        raise RequestRefusedError("invalid_sampling", message)
-
-
-def generate_body(live: LiveRequest, server: SGLangServer, how: Derivation, seed: int) -> dict[str, Any]:
-    """The body of a request."""
-    request = live.request
-    body: dict[str, Any] = {
-        "rid": live.server_id,
-        "input_ids": list(request.prompt_token_ids),
-        "sampling_params": _sampling(request, request.sampling, server, seed),
-        "return_logprob": how in (Derivation.AS_TOLD, Derivation.OVER_TOP_K),
-        "stream": False,
-    }
-    if how is Derivation.OVER_TOP_K:
-        body["top_logprobs_num"] = request.sampling.top_k
-    if request.kv_namespace:
-        body["extra_key"] = request.kv_namespace
-    return body
-
-
-def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer, seed: int) -> dict[str, Any]:
-    params = sampling_parameters(sampling) | {
-        "max_new_tokens": new_tokens(request, server.bounds.limits),
-        "top_k": sampling.top_k or -1,
-        "skip_special_tokens": True,
-        "no_stop_trim": True,
-    }
-    if server.deterministic:
-        params["sampling_seed"] = seed & SEED_MASK
-    return params
-
-
-def generation_of(
-    answer: Mapping[str, Any], live: LiveRequest, how: Derivation, seed: int, start_version: int
-) -> Generation:
-    """Reads an answer.
-
-    Raises:
-        EngineError: It is none that a request can end with.
-    """
-    meta = answer.get("meta_info") or {}
-    reason = finish_reason_of((meta.get("finish_reason") or {}).get("type"))
-    tokens = tuple(int(token) for token in answer.get("output_ids") or ())
-    told = meta.get("weight_versions")
-    own = [entry[0] for entry in meta.get("output_token_logprobs") or ()]
-    likeliest = [[entry[0] for entry in top or ()] for top in meta.get("output_top_logprobs") or ()]
-    return Generation(
-        token_ids=tokens,
-        log_probs=log_probs_of(how, live.request.sampling, len(tokens), own, likeliest, joint=True),
-        finish_reason=reason,
-        version_spans=one_span(live.begun_version, len(tokens))
-        if told is None
-        else spans_of(told, len(tokens), start_version),
-        seed=seed,
-        cached_tokens=int(meta.get("cached_tokens") or 0),
-        text=answer.get("text"),
-    )
-
-
-def load_of(answer: Any) -> OthersLoad | None:
-    """All that a server has, by the answer of /v1/loads, or of /get_load of older ones; None where it is neither."""
-    ranks = answer.get("loads") if isinstance(answer, dict) else answer
-    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
-        return None
-    running = sum(_count(rank, "num_running_reqs") for rank in ranks)
-    # The older call counts those that wait among all.
-    waiting = sum(_count(rank, "num_waiting_reqs") for rank in ranks if "num_reqs" not in rank)
-    everything = sum(_count(rank, "num_reqs") for rank in ranks)
-    tokens = sum(_count(rank, "num_used_tokens") or _count(rank, "num_tokens") for rank in ranks)
-    return OthersLoad(running + waiting + everything, tokens)
-
-
-def _count(told: Mapping[str, Any], name: str) -> int:
-    value = told.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-BUCKET_BYTES = 1 << 30
-"""The most that a server is to receive before it loads it: it needs that much memory beside the model."""
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
-END_TIMEOUT_S = 60.0
-
-
-async def update_from_group(
-    http: EngineHttp, source: GroupWeights, update: WeightUpdate, *, joined: set[str], flush: bool
-) -> None:
-    """Joins the group unless the server is in it, and takes all tensors in the order of the trainer's broadcasts.
-
-    Args:
-        http: Calls to the server.
-        source: The group and what comes through it.
-        update: The update.
-        joined: Names of groups that the server is in; this one is added.
-        flush: Whether the server is to forget its KV at the end; it must have no requests then.
-
-    Raises:
-        WeightUpdateError: A step failed.
-        EngineUnreachableError: The server does not answer in time: a member of the group may be missing.
-    """
-    if source.group_name not in joined:
-        await _join(http, source, update)
-        joined.add(source.group_name)
-    begun = await http.post("/begin_weight_update", {"selector": "all"}, timeout_s=update.timeout_s)
-    sessions = begun.status != 404  # Older servers have none.
-    if sessions and not _succeeded(begun):
-        raise WeightUpdateError(f"begin: {begun.message}", intact=True)
-    try:
-        await _receive(http, source, update, flush=flush)
-    except EngineError:
-        # Who failed in the middle of it is no reliable member any longer.
-        joined.discard(source.group_name)
-        raise
-    finally:
-        if sessions:
-            ended = await http.post("/end_weight_update", {}, timeout_s=END_TIMEOUT_S)
-            if not _succeeded(ended):
-                log.warning("weight update did not end", reason=ended.message)
-    if sessions and not _succeeded(ended):
-        raise WeightUpdateError(f"end: {ended.message}")
-
-
-async def _join(http: EngineHttp, source: GroupWeights, update: WeightUpdate) -> None:
-    body = {
-        "master_address": source.address,
-        "master_port": source.port,
-        "rank_offset": source.rank,
-        "world_size": source.world_size,
-        "group_name": source.group_name,
-        "backend": source.backend,
-    }
-    answer = await http.post("/init_weights_update_group", body, timeout_s=update.timeout_s)
-    if not _succeeded(answer):
-        raise WeightUpdateError(f"group {source.group_name!r}: {answer.message}", intact=True)
-
-
-async def _receive(http: EngineHttp, source: GroupWeights, update: WeightUpdate, *, flush: bool) -> None:
-    buckets = list(buckets_of(source.tensors))
-    for number, bucket in enumerate(buckets, 1):
-        last = number == len(buckets)
-        body = {
-            "names": [tensor.name for tensor in bucket],
-            "dtypes": [tensor.dtype for tensor in bucket],
-            "shapes": [list(tensor.shape) for tensor in bucket],
-            "group_name": source.group_name,
-            "flush_cache": flush and last,
-            "abort_all_requests": False,
-        }
-        if last:
-            # Before the last tensor the weights are of no version.
-            body["weight_version"] = label_of(update.version)
-        answer = await http.post("/update_weights_from_distributed", body, timeout_s=update.timeout_s)
-        if not _succeeded(answer):
-            raise WeightUpdateError(f"bucket {number} of {len(buckets)}: {answer.message}")
-
-
-def buckets_of(tensors: Sequence[TensorSpec], most_bytes: int = BUCKET_BYTES) -> Iterator[list[TensorSpec]]:
-    """Splits tensors into runs of at most so many bytes, in their order; a larger one is a run of its own."""
-    bucket: list[TensorSpec] = []
-    size = 0
-    for tensor in tensors:
-        own = math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 2)
-        if bucket and size + own > most_bytes:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(tensor)
-        size += own
-    if bucket:
-        yield bucket
-
-
-def _succeeded(answer: HttpAnswer) -> bool:
-    return answer.ok and answer.field("success") is not False
-
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
 
@@ -242,7 +40,6 @@ PAUSE_TIMEOUT_S = 60.0
 CHECKSUM_TIMEOUT_S = 120.0
 PAIR_REQUEST_TIMEOUT_S = 600.0
 """Of a pair for prefill and decode of which one half is gone, the other keeps requests without a word."""
-_SEED_BITS = 63
 
 
 def attach_sglang(
@@ -273,6 +70,8 @@ class SGLangDriver(HttpEngineDriver):
         start_version: The policy version of the weights that the server starts with.
         max_requests: The most live requests; more are refused as busy.
     """
+
+    _joint = True
 
     def __init__(
         self,
@@ -319,21 +118,18 @@ class SGLangDriver(HttpEngineDriver):
     async def _served_path(self) -> str:
         return str((await self._look_at("/model_info", "/get_model_info")).field("model_path") or "")
 
-    async def _submit(self, live: LiveRequest) -> Generation:
-        sampling = live.request.sampling
-        check_stops(sampling)
-        how = derivation(self._told, sampling)
-        seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
+    async def _send(self, live: LiveRequest, how: Derivation, seed: int) -> HttpAnswer:
+        check_stops(live.request.sampling)
         body = generate_body(live, self._server, how, seed)
         try:
             with anyio.fail_after(self._request_timeout_s):
-                answer = await self._http.post("/generate", body, timeout_s=None)
+                return await self._http.post("/generate", body, timeout_s=None)
         except TimeoutError as error:
             await self._abort_quietly(live)
             raise EngineFailedError(f"the request did not end within {self._request_timeout_s:g} s") from error
-        if not answer.ok:
-            raise error_of(answer)
-        return generation_of(answer.content, live, how, seed, self._start_version)
+
+    def _read(self, content: Any) -> Reply:
+        return reply_of(content)
 
     async def _send_abort(self, live: LiveRequest) -> None:
         self._require(await self._http.post("/abort_request", {"rid": live.server_id}))

@@ -16,7 +16,6 @@ from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
 from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer, ModelRequest, NoAnswer
-from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.timing.waits import Cause
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
@@ -33,24 +32,18 @@ _FAULTS = {
 class HostedModelsExecutor(Executor):
     """Serves all models of a manager."""
 
-    def __init__(self, settings: HostedSettings, turns: ModelTurns | None = None) -> None:
+    def __init__(self, settings: HostedSettings) -> None:
         """Reads the headers of all weights, and nothing more.
 
         Args:
             settings: The models, and the devices they share.
-            turns: Decides whose turn it is; by default `PatientTurns`.
 
         Raises:
             ValueError: A directory cannot be used, or its model does not fit.
         """
         self._settings = settings
         self._parked = tempfile.TemporaryDirectory(prefix="callsheet-parked-")
-        self.host = ModelHost(
-            settings,
-            _residency(settings),
-            turns or PatientTurns(prewarm=settings.prewarm),
-            Path(self._parked.name),
-        )
+        self.host = ModelHost(settings, _residency(settings), Path(self._parked.name))
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:

@@ -21,7 +21,6 @@ from callsheet.managers.reward.hosted.residency import ModelStage, Residency
 from callsheet.managers.reward.hosted.roster import (
     SERVER_TOLERANCE,
     TOLERANCE,
-    HostCounts,
     HostedModel,
     HostedWorker,
     WorkerSlot,
@@ -39,7 +38,7 @@ from callsheet.managers.reward.hosted.tickets import (
     answer_of,
     refused,
 )
-from callsheet.managers.reward.hosted.turns import ModelRestore, ModelTurns
+from callsheet.managers.reward.hosted.turns import ModelRestore, PatientTurns
 from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerProcess, WorkerRefusedError
 from callsheet.timing.backoff import backoff_s
 
@@ -56,24 +55,20 @@ _LONGEST_BLOCK_S = 60.0
 class ModelHost:
     """See the module's docstring. Must be used from one event loop, with `serve` running."""
 
-    def __init__(
-        self, settings: HostedSettings, residency: Residency, turns: ModelTurns, parked_directory: Path
-    ) -> None:
+    def __init__(self, settings: HostedSettings, residency: Residency, parked_directory: Path) -> None:
         """Starts with all models cold.
 
         Args:
             settings: How it works.
             residency: The models' sizes and the devices.
-            turns: Decides whose turn it is.
             parked_directory: For copies of weights that cannot be read as they are; removed by nobody.
         """
         self.residency = residency
-        self.counts = HostCounts()
         self.models = {spec.name: HostedModel(spec, f"{index:03d}") for index, spec in enumerate(settings.all_models)}
         self.workers = slots_of(self.models.values())
         self._slot_of = {model: slot for slot in self.workers.values() for model in slot.models}
         self._settings = settings
-        self._turns = turns
+        self._turns = PatientTurns(prewarm=settings.prewarm)
         self.parked_directory = parked_directory
         self._lines = ModelLines(self.models)
         self._first = [name for name, each in self.models.items() if each.spec.pinned or each.spec.prewarm]
@@ -113,8 +108,6 @@ class ModelHost:
         if hosted.problem is not None and now < hosted.blocked_until:
             ticket.settle(hosted.problem, now)
             return ticket
-        self.counts.asked += 1
-        self.counts.hits += self.residency.tenants[model].stage is ModelStage.RESIDENT
         self.residency.request(model, now)
         self._lines.add(ticket)
         self._pump()
@@ -267,9 +260,7 @@ class ModelHost:
             outcomes = [answer_of(found) for found in answer["answers"]]
             for ticket, found in zip(tickets, answer["answers"], strict=True):
                 ticket.cpu_s, ticket.tokens = answer["cpu_s"] / len(tickets), found.get("tokens", {})
-            self.counts.batches += 1
             self.residency.tenants[model].pace.learn(len(tickets), monotonic() - (tickets[0].began_at or 0.0))
-            self.counts.answered += len(tickets)
         finally:
             slot.busy = False
             now = monotonic()
@@ -303,8 +294,6 @@ class ModelHost:
         now = monotonic()
         if problem is None:
             self.residency.arrive(model, now, seconds)
-            self.counts.restores += 1
-            self.counts.restore_s += seconds
             self._lines.note_restore(model, began, now)
         else:
             self._fail(model, problem, now)
@@ -334,7 +323,6 @@ class ModelHost:
                 if same_canary(hosted.canary, restored["canary"], tolerance):
                     hosted.canary = restored["canary"]
                     return None, restored["seconds"]
-                self.counts.strange_canaries += 1
                 log.error("reward model answers garbage", model=hosted.spec.name, from_source=fresh)
         except WorkerRefusedError as error:
             return refused(error, "reward_model_unavailable"), 0.0

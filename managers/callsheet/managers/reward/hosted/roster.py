@@ -98,29 +98,6 @@ class WorkerSlot:
         return self.process if self.process is not None and self.process.alive else None
 
 
-@dataclass(slots=True)
-class HostCounts:
-    """What happened so far.
-
-    Attributes:
-        restores: Models that came.
-        batches: Batches that ran.
-        answered: Requests in them.
-        hits: Requests whose model was there when they came.
-        asked: Requests.
-        restore_s: Seconds of all restores.
-        strange_canaries: Models that came and were not themselves.
-    """
-
-    restores: int = 0
-    batches: int = 0
-    answered: int = 0
-    hits: int = 0
-    asked: int = 0
-    restore_s: float = 0.0
-    strange_canaries: int = 0
-
-
 def slots_of(models: Iterable[HostedModel]) -> dict[str, WorkerSlot]:
     """A slot for each worker that the models name, and for each server."""
     by_worker: dict[str, list[str]] = {}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from callsheet.managers.reward.hosted.places import PlaceChoice
 from callsheet.managers.reward.hosted.residency import ModelStage, Residency
@@ -42,16 +41,6 @@ class ModelRestore:
 
     model: str
     choice: PlaceChoice
-
-
-class ModelTurns(Protocol):
-    """Decides whose turn it is."""
-
-    def next_batch(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> str | None:
-        """The model to run now, of those whose worker is idle; None to wait."""
-
-    def next_restore(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> ModelRestore | None:
-        """The model to bring in now; None to wait."""
 
 
 @dataclass(frozen=True, slots=True)

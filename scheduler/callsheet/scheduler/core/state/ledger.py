@@ -192,10 +192,6 @@ class Node:
     def _in_order(self) -> list[int]:
         return [core for numa in self.description.numa_cores for core in numa]
 
-    def free_core_count(self) -> int:
-        """Cores that could be handed out now."""
-        return sum(len(numa) for numa in self._free_cores)
-
 
 def _sum(holdings: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}

@@ -6,7 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from callsheet.managers.inference.engine_errors import EngineError
-from callsheet.managers.inference.http_engine.client import EngineHttp, HttpAnswer, error_of
+from callsheet.managers.inference.http_engine.client import (
+    EngineHttp,
+    HttpAnswer,
+)
+from callsheet.managers.inference.http_engine.requests import error_of
 from callsheet.managers.models.completions import text_of, told_tokens
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 

@@ -12,6 +12,7 @@ import anyio
 import structlog
 from callsheet.managers.inference.engine_errors import EngineError, EngineFailedError, RequestRefusedError
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.looks import Look, ServerState, after_look
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask, ServerEngine
 from callsheet.managers.reward.hosted.questions import (
@@ -31,7 +32,6 @@ from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerRefus
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S = 2.0
-_SLOW_LOOKS = 3
 _CLOSE_S = 5.0
 _ATTACH_S = 600.0
 
@@ -140,20 +140,21 @@ class ServerWorker:
         log.info("model server found", model=self._spec.name, url=self._server.http.url, asleep=self._asleep)
 
     async def _watch(self) -> None:
-        slow = 0
+        state = ServerState(identity=self._identity)
         while not self._lost.is_set():
             with anyio.move_on_after(LOOK_EVERY_S):
                 await self._lost.wait()
-            try:
-                identity = await self._server.identity()
-            except EngineUnreachableError as error:
-                slow += 1
-                if error.refused or slow >= _SLOW_LOOKS:
-                    raise
-                continue
-            slow = 0
-            if identity != self._identity:
+            state = after_look(state, await self._look())
+            if not state.alive:
+                raise EngineFailedError(state.problem)
+            if state.losses:
                 raise EngineFailedError(f"{self._server.http.url}: was started again, and is awake")
+
+    async def _look(self) -> Look:
+        try:
+            return Look(identity=await self._server.identity())
+        except EngineUnreachableError as error:
+            return Look(answered=False, refused=error.refused, problem=str(error))
 
     @asynccontextmanager
     async def _settled_memory(self) -> AsyncIterator[None]:

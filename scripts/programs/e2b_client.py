@@ -1,6 +1,6 @@
-"""What E2B's own client does with the facade, step by step; run by scripts/e2b_clients.py in the client's environment.
+"""E2B's own client uses the facade, step by step; run by scripts/others.py in the client's environment.
 
-    E2B_API_URL=... E2B_SANDBOX_URL=... E2B_API_KEY=... python scripts/e2b_scenario.py
+    E2B_API_URL=... E2B_SANDBOX_URL=... E2B_API_KEY=... python -m scripts.programs.e2b_client
 
 Each step prints its seconds, and how it differs from what is expected. The exit code is 1 if one differs.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from scripts.e2b_steps import expect, raised, run_steps
+from scripts.programs.steps import expect, raised, run_steps
 
 e2b: Any = importlib.import_module("e2b")
 

@@ -1,6 +1,6 @@
 """Loops of tool calls with the providers' own clients, as people write them: streamed, until no tool is called.
 
-    scripts/tool_chats.py openai-chat|openai-responses|anthropic-messages TASK
+    scripts/programs/tool_chats.py openai-chat|openai-responses|anthropic-messages TASK
 
 Base URL and key come from the variables that the clients read themselves.
 """

@@ -1,27 +1,22 @@
-"""The agents of scripts/agents.py: what each is, how it is installed and started, and what the model tells it to do."""
+"""The agents of `make agents`: how each is installed and started, and what the model has it do."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from callsheet.client import GatewayAccess
 
-PLACE = Path(__file__).resolve().parent.parent / "build" / "agents"
 _CHATS = Path(__file__).resolve().parent / "tool_chats.py"
 
 
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-def npm_install(directory: str, package: str) -> list[str]:
-    """The command that installs a package of npm into a directory of its own."""
-    return ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PLACE / directory), package]
 
 
 class AgentToRun(ABC):
@@ -32,7 +27,14 @@ class AgentToRun(ABC):
         shell: The tool by which it runs commands.
         argument: That tool's parameter which has the command.
         ending: What the model says last: a text, or a command that ends the agent.
+        steps: What pip installs for it.
+        package: Its package of npm; empty if it has none.
+        program: The agent's program, below the directory of its run.
     """
+
+    steps: Sequence[Sequence[str]] = ()
+    package = ""
+    program = ""
 
     def __init__(self, name: str, *, shell: str = "bash", argument: str = "command", ending: str = "") -> None:
         self.name = name
@@ -56,13 +58,15 @@ class AgentToRun(ABC):
         """The call by which the model writes the file."""
         return self.run(f"printf 'Written by %s.\\n' {self.name} > {self.file}")
 
-    def installation(self) -> list[list[str]]:
-        """Commands that install it; none where it is there."""
-        return []
+    def install(self, place: Path) -> None:
+        """Installs its package of npm, unless it is there. That needs Node 20."""
+        if self.package and not (place / self.program).exists():
+            command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(place), self.package]
+            subprocess.run(command, check=True)
 
     @abstractmethod
-    def command(self, home: Path, access: GatewayAccess) -> list[str]:
-        """How it is started; `home` is a directory for its settings."""
+    def command(self, place: Path, home: Path, access: GatewayAccess) -> list[str]:
+        """How it is started; it is installed in `place`, and `home` is a directory for its settings."""
 
     def environment(self, home: Path) -> Mapping[str, str]:
         """Variables that it has besides the base URL and the key."""
@@ -72,7 +76,7 @@ class AgentToRun(ABC):
 class ToolChat(AgentToRun):
     """A loop of a provider's own client, as people write it."""
 
-    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+    def command(self, place: Path, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`."""
         return [sys.executable, str(_CHATS), self.name, self.task]
 
@@ -81,20 +85,13 @@ class MiniSweAgent(AgentToRun):
     """mini-swe-agent, which speaks chat completions through litellm."""
 
     # litellm needs mcp for calls of tools, and does not say so to pip.
-    _packages = ("mini-swe-agent==2.4.6", "mcp")
-    _bin = PLACE / "mini-swe-agent" / "bin"
+    steps = (("mini-swe-agent==2.4.6", "mcp"),)
+    program = "venv/bin/mini"
 
-    def installation(self) -> list[list[str]]:
-        """See `AgentToRun`."""
-        if (self._bin / "mini").exists():
-            return []
-        make = [sys.executable, "-m", "venv", str(self._bin.parent)]
-        return [make, [str(self._bin / "python"), "-m", "pip", "install", "--quiet", *self._packages]]
-
-    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+    def command(self, place: Path, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`."""
         options = ["--yolo", "--exit-immediately", "--output", str(home / "trajectory.json")]
-        return [str(self._bin / "mini"), "--model", "openai/policy", "--task", self.task, *options]
+        return [str(place / self.program), "--model", "openai/policy", "--task", self.task, *options]
 
     def environment(self, home: Path) -> Mapping[str, str]:
         """See `AgentToRun`."""
@@ -107,14 +104,10 @@ class Codex(AgentToRun):
 
     model = "policy"
 
-    _package = "@openai/codex@0.169.0"
-    _program = PLACE / "codex" / "node_modules" / ".bin" / "codex"
+    package = "@openai/codex@0.169.0"
+    program = "node_modules/.bin/codex"
 
-    def installation(self) -> list[list[str]]:
-        """See `AgentToRun`."""
-        return [] if self._program.exists() else [npm_install("codex", self._package)]
-
-    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+    def command(self, place: Path, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`."""
         settings = f"""
             model = "{self.model}"
@@ -127,7 +120,7 @@ class Codex(AgentToRun):
         """
         (home / "config.toml").write_text(settings, encoding="utf-8")
         options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        return [str(self._program), "exec", *options, self.task]
+        return [str(place / self.program), "exec", *options, self.task]
 
     def environment(self, home: Path) -> Mapping[str, str]:
         """See `AgentToRun`."""
@@ -137,18 +130,14 @@ class Codex(AgentToRun):
 class OpenCode(AgentToRun):
     """opencode, which speaks chat completions through a package of the AI SDK."""
 
-    _package = "opencode-ai@1.18.33"
-    _program = PLACE / "opencode" / "node_modules" / ".bin" / "opencode"
+    package = "opencode-ai@1.18.33"
+    program = "node_modules/.bin/opencode"
 
     def run(self, command: str) -> str:
         """See `AgentToRun`; this agent wants commands described."""
         return _call("bash", {"command": command, "description": "Goes on with the task"})
 
-    def installation(self) -> list[list[str]]:
-        """See `AgentToRun`."""
-        return [] if self._program.exists() else [npm_install("opencode", self._package)]
-
-    def command(self, home: Path, access: GatewayAccess) -> list[str]:
+    def command(self, place: Path, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`; a title for the conversation would be a call beside it."""
         provider = {
             "npm": "@ai-sdk/openai-compatible",
@@ -163,7 +152,7 @@ class OpenCode(AgentToRun):
             "permission": {"*": "allow"},
         }
         (home / "opencode.json").write_text(json.dumps(settings), encoding="utf-8")
-        return [str(self._program), "run", self.task]
+        return [str(place / self.program), "run", self.task]
 
     def environment(self, home: Path) -> Mapping[str, str]:
         """See `AgentToRun`."""

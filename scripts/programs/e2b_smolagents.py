@@ -1,4 +1,4 @@
-"""What smolagents does with the facade: its executor and an agent, unchanged; run by scripts/e2b_clients.py."""
+"""smolagents uses the facade: its executor and an agent, unchanged; run by scripts/others.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from scripts.e2b_steps import expect, raised, run_steps
+from scripts.programs.steps import expect, raised, run_steps
 
 smolagents: Any = importlib.import_module("smolagents")
 

@@ -1,4 +1,4 @@
-"""What the scenarios of E2B's clients and of their users share: each is a row of steps that must go as expected."""
+"""Steps of the scenarios of E2B's clients and of their users, each of which must go as expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI's agents do with the facade: their own sandbox client, unchanged; run by scripts/e2b_clients.py."""
+"""OpenAI's agents use the facade: their own sandbox client, unchanged; run by scripts/others.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.e2b_steps import expect, run_steps
+from scripts.programs.steps import expect, run_steps
 
 e2b: Any = importlib.import_module("agents.extensions.sandbox.e2b")
 sandbox: Any = importlib.import_module("agents.sandbox")

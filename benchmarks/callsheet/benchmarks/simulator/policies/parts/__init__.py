@@ -1,1 +1,0 @@
-"""What baseline policies are put together from: lines, books of cores, memory and GPUs, and calls to services."""

@@ -1,1 +1,0 @@
-"""What many resets at once cost, with images, on one host and on several."""
