@@ -27,7 +27,6 @@ print(*grimp.build_graph("callsheet", cache_dir=None).modules, sep="\\n")
 """
 CORE = "Core and planner do no I/O, read no clock and know nothing around them"
 FLOORS = "Each top folder imports the folders below it alone"
-UNBOUND = "Names and refusals of the contract need no protobuf"
 VIOLATIONS = [
     ("common/callsheet/wire/violation.py", "from callsheet.v1 import contract", FLOORS),
     (
@@ -42,11 +41,6 @@ VIOLATIONS = [
         "Backoff and deadlines, which all rooms share, need the standard library alone",
     ),
     ("scheduler/callsheet/scheduler/core/violation.py", "from callsheet.v1.rules import fields", CORE),
-    (
-        "protos/callsheet/v1/names.py",
-        "from google import protobuf",
-        "Names and refusals of the contract need no protobuf",
-    ),
     ("clients/callsheet/client/violation.py", "import sqlalchemy", "The client needs the base install alone"),
     (
         "clients/callsheet/client/violation.py",

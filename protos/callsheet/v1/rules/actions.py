@@ -61,8 +61,10 @@ def check_work(spec: action_pb2.ActionSpec) -> References:
         identifier("service", spec.service)
     elif service := spec.service:
         short_text("service", service)
-    _check_name("label", spec.label)
-    _check_name("task", spec.task)
+    if label := spec.label:
+        _check_name("label", label)
+    if task := spec.task:
+        _check_name("task", task)
     if span := spec.traceparent:
         traceparent("traceparent", span)
     if unservable := spec.unservable:
