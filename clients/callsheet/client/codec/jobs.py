@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 
 from callsheet.client.codec.fields import (
     BlobWriter,
@@ -43,7 +44,7 @@ from callsheet.v1.weights_values import UPDATE_MODE, BroadcastTensor, Canary, Tr
 _PRIORITY_CLASS = numbers(PRIORITY_CLASS)
 _ON_INFRA = numbers(ON_INFRA)
 _TRAJECTORY_END = numbers(TRAJECTORY_END)
-_MODES = numbers(UPDATE_MODE)
+_MODES: dict[str, Any] = {mode.value: number for number, mode in UPDATE_MODE.items()}
 
 
 def encode_job(job: JobDescription) -> job_pb2.JobSpec:
