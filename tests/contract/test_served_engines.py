@@ -31,7 +31,7 @@ from callsheet.managers.inference.driver import (
 from callsheet.managers.inference.executor import build_inference_manager
 from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
-from callsheet.managers.inference.openai_engine.driver import read_server as openai_server
+from callsheet.managers.inference.openai_engine.server import read_server as openai_server
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.driver import attach_sglang

@@ -19,7 +19,7 @@ from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
 from callsheet.managers.inference.sglang_engine.server import read_server as sglang_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.vllm_engine.driver import VLLMDriver
-from callsheet.managers.inference.vllm_engine.driver import read_server as vllm_server
+from callsheet.managers.inference.vllm_engine.server import read_server as vllm_server
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights
 

@@ -12,13 +12,13 @@ from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.openai_engine.driver import OpenAIDriver
-from callsheet.managers.inference.openai_engine.driver import read_server as openai_server
+from callsheet.managers.inference.openai_engine.server import read_server as openai_server
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
 from callsheet.managers.inference.sglang_engine.server import read_server as sglang_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.vllm_engine.driver import VLLMDriver
-from callsheet.managers.inference.vllm_engine.driver import read_server as vllm_server
+from callsheet.managers.inference.vllm_engine.server import read_server as vllm_server
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 
 from tests.support.contract_engine import ContractEngine

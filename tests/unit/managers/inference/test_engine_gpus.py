@@ -12,7 +12,7 @@ from callsheet.managers.inference.sglang_engine.server import server_of as sglan
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
-from callsheet.managers.inference.vllm_engine.driver import server_of as vllm_server
+from callsheet.managers.inference.vllm_engine.server import server_of as vllm_server
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 
 EXPERTS = {"tensor_parallel_size": 2, "data_parallel_size": 16, "data_parallel_size_local": 2}

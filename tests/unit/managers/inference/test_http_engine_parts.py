@@ -20,27 +20,14 @@ from callsheet.managers.inference.driver import (
     WeightUpdateError,
 )
 from callsheet.managers.inference.http_engine import client
-from callsheet.managers.inference.http_engine.client import (
-    HttpAnswer,
-    RequestBounds,
-    check_request,
-    error_of,
-    new_tokens,
-)
-from callsheet.managers.inference.http_engine.live_requests import (
-    Derivation,
-    Look,
-    ServerState,
-    ToldLogProbs,
-    after_look,
-    derivation,
-    over_top_k,
-    spans_of,
-    version_of,
-)
+from callsheet.managers.inference.http_engine.client import HttpAnswer
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation, over_top_k
+from callsheet.managers.inference.http_engine.looks import Look, ServerState, after_look
+from callsheet.managers.inference.http_engine.replies import spans_of, version_of
+from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request, error_of, new_tokens
 from callsheet.managers.inference.http_engine.weights_check import check_weights
 from callsheet.managers.inference.settings import InferenceSettings
-from callsheet.managers.inference.sglang_engine.driver import buckets_of
+from callsheet.managers.inference.sglang_engine.group_updates import buckets_of
 from callsheet.managers.inference.weights import TensorSpec
 from callsheet.options.declaration import from_values
 from safetensors.numpy import save_file

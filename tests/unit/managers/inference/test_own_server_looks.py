@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 from callsheet.managers.inference.driver import EngineLimits
-from callsheet.managers.inference.http_engine.client import (
-    EngineHttp,
-    EngineUnreachableError,
-    FoundServer,
-    HttpAnswer,
-    RequestBounds,
-)
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
-from callsheet.managers.inference.http_engine.live_requests import Derivation, LiveRequest, Look, Reply
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation
+from callsheet.managers.inference.http_engine.looks import Look
+from callsheet.managers.inference.http_engine.replies import Reply
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.launching.engine import NOT_ATTACHED
 
 pytestmark = pytest.mark.anyio

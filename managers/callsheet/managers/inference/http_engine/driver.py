@@ -29,29 +29,13 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import (
-    EngineHttp,
-    EngineUnreachableError,
-    FoundServer,
-    HttpAnswer,
-    check_request,
-    error_of,
-)
-from callsheet.managers.inference.http_engine.live_requests import (
-    Derivation,
-    LiveRequest,
-    LiveRequests,
-    Look,
-    OthersBooks,
-    Reply,
-    ServerState,
-    ToldLogProbs,
-    after_look,
-    derivation,
-    label_of,
-    version_of,
-)
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
+from callsheet.managers.inference.http_engine.looks import Look, OthersBooks, ServerState, after_look
 from callsheet.managers.inference.http_engine.own_server import OwnServer
+from callsheet.managers.inference.http_engine.replies import Reply, label_of, version_of
+from callsheet.managers.inference.http_engine.requests import FoundServer, check_request, error_of
 from callsheet.managers.inference.http_engine.weights_check import check_weights, differing_tensor
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,208 +10,29 @@ import structlog
 from callsheet.managers.inference.driver import (
     EngineError,
     EngineFailedError,
-    GenerateRequest,
     OthersLoad,
-    RequestRefusedError,
-    Sampling,
     UpdateMode,
     WeightUpdate,
     WeightUpdateError,
 )
+from callsheet.managers.inference.http_engine.attaching import attach
 from callsheet.managers.inference.http_engine.client import (
     LOOK_TIMEOUT_S,
     EngineHttp,
     EngineUnreachableError,
     HttpAnswer,
     Where,
-    attach,
-    new_tokens,
-    sampling_parameters,
 )
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
-from callsheet.managers.inference.http_engine.live_requests import (
-    Derivation,
-    LiveRequest,
-    Look,
-    Reply,
-    ToldLogProbs,
-    label_of,
-)
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs
+from callsheet.managers.inference.http_engine.looks import Look
+from callsheet.managers.inference.http_engine.replies import Reply, label_of
+from callsheet.managers.inference.sglang_engine.group_updates import update_from_group
+from callsheet.managers.inference.sglang_engine.requests import check_stops, generate_body, load_of, reply_of
 from callsheet.managers.inference.sglang_engine.server import SGLangServer, identity_of, read_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec
-
-# Requests and answers of SGLang's /generate.
-
-
-def check_stops(sampling: Sampling) -> None:
-    """Refuses what the server would do otherwise than asked.
-
-    Raises:
-        RequestRefusedError: It would go on beyond the stop tokens too.
-    """
-    if sampling.ignore_eos and sampling.stop_token_ids:
-        message = "ignore_eos: with it SGLang ignores stop_token_ids as well; give only one of the two"
-        raise RequestRefusedError("invalid_sampling", message)
-
-
-def generate_body(live: LiveRequest, server: SGLangServer, how: Derivation, seed: int) -> dict[str, Any]:
-    """The body of a request."""
-    request = live.request
-    body: dict[str, Any] = {
-        "rid": live.server_id,
-        "input_ids": list(request.prompt_token_ids),
-        "sampling_params": _sampling(request, request.sampling, server, seed),
-        "return_logprob": how in (Derivation.AS_TOLD, Derivation.OVER_TOP_K),
-        "stream": False,
-    }
-    if how is Derivation.OVER_TOP_K:
-        body["top_logprobs_num"] = request.sampling.top_k
-    if request.kv_namespace:
-        body["extra_key"] = request.kv_namespace
-    return body
-
-
-def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer, seed: int) -> dict[str, Any]:
-    params = sampling_parameters(sampling) | {
-        "max_new_tokens": new_tokens(request, server.bounds.limits),
-        "top_k": sampling.top_k or -1,
-        "skip_special_tokens": True,
-        "no_stop_trim": True,
-    }
-    if server.deterministic:
-        params["sampling_seed"] = seed
-    return params
-
-
-def reply_of(content: Any) -> Reply:
-    """Reads an answer."""
-    meta = content.get("meta_info") or {}
-    return Reply(
-        token_ids=tuple(int(token) for token in content.get("output_ids") or ()),
-        finish_reason=(meta.get("finish_reason") or {}).get("type"),
-        own=[entry[0] for entry in meta.get("output_token_logprobs") or ()],
-        likeliest=[[entry[0] for entry in top or ()] for top in meta.get("output_top_logprobs") or ()],
-        versions=meta.get("weight_versions"),
-        cached_tokens=int(meta.get("cached_tokens") or 0),
-        text=content.get("text"),
-    )
-
-
-def load_of(answer: Any) -> OthersLoad | None:
-    """All that a server has, by the answer of /v1/loads, or of /get_load of older ones; None where it is neither."""
-    ranks = answer.get("loads") if isinstance(answer, dict) else answer
-    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
-        return None
-    running = sum(_count(rank, "num_running_reqs") for rank in ranks)
-    # The older call counts those that wait among all.
-    waiting = sum(_count(rank, "num_waiting_reqs") for rank in ranks if "num_reqs" not in rank)
-    everything = sum(_count(rank, "num_reqs") for rank in ranks)
-    tokens = sum(_count(rank, "num_used_tokens") or _count(rank, "num_tokens") for rank in ranks)
-    return OthersLoad(running + waiting + everything, tokens)
-
-
-def _count(told: Mapping[str, Any], name: str) -> int:
-    value = told.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-BUCKET_BYTES = 1 << 30
-"""The most that a server is to receive before it loads it: it needs that much memory beside the model."""
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "int8": 1, "uint8": 1}
-END_TIMEOUT_S = 60.0
-
-
-async def update_from_group(
-    http: EngineHttp, source: GroupWeights, update: WeightUpdate, *, joined: set[str], flush: bool
-) -> None:
-    """Joins the group unless the server is in it, and takes all tensors in the order of the trainer's broadcasts.
-
-    Args:
-        http: Calls to the server.
-        source: The group and what comes through it.
-        update: The update.
-        joined: Names of groups that the server is in; this one is added.
-        flush: Whether the server is to forget its KV at the end; it must have no requests then.
-
-    Raises:
-        WeightUpdateError: A step failed.
-        EngineUnreachableError: The server does not answer in time: a member of the group may be missing.
-    """
-    if source.group_name not in joined:
-        await _join(http, source, update)
-        joined.add(source.group_name)
-    begun = await http.post("/begin_weight_update", {"selector": "all"}, timeout_s=update.timeout_s)
-    sessions = begun.status != 404  # Older servers have none.
-    if sessions and not _succeeded(begun):
-        raise WeightUpdateError(f"begin: {begun.message}", intact=True)
-    try:
-        await _receive(http, source, update, flush=flush)
-    except EngineError:
-        # Who failed in the middle of it is no reliable member any longer.
-        joined.discard(source.group_name)
-        raise
-    finally:
-        if sessions:
-            ended = await http.post("/end_weight_update", {}, timeout_s=END_TIMEOUT_S)
-            if not _succeeded(ended):
-                log.warning("weight update did not end", reason=ended.message)
-    if sessions and not _succeeded(ended):
-        raise WeightUpdateError(f"end: {ended.message}")
-
-
-async def _join(http: EngineHttp, source: GroupWeights, update: WeightUpdate) -> None:
-    body = {
-        "master_address": source.address,
-        "master_port": source.port,
-        "rank_offset": source.rank,
-        "world_size": source.world_size,
-        "group_name": source.group_name,
-        "backend": source.backend,
-    }
-    answer = await http.post("/init_weights_update_group", body, timeout_s=update.timeout_s)
-    if not _succeeded(answer):
-        raise WeightUpdateError(f"group {source.group_name!r}: {answer.message}", intact=True)
-
-
-async def _receive(http: EngineHttp, source: GroupWeights, update: WeightUpdate, *, flush: bool) -> None:
-    buckets = list(buckets_of(source.tensors))
-    for number, bucket in enumerate(buckets, 1):
-        last = number == len(buckets)
-        body = {
-            "names": [tensor.name for tensor in bucket],
-            "dtypes": [tensor.dtype for tensor in bucket],
-            "shapes": [list(tensor.shape) for tensor in bucket],
-            "group_name": source.group_name,
-            "flush_cache": flush and last,
-            "abort_all_requests": False,
-        }
-        if last:
-            # Before the last tensor the weights are of no version.
-            body["weight_version"] = label_of(update.version)
-        answer = await http.post("/update_weights_from_distributed", body, timeout_s=update.timeout_s)
-        if not _succeeded(answer):
-            raise WeightUpdateError(f"bucket {number} of {len(buckets)}: {answer.message}")
-
-
-def buckets_of(tensors: Sequence[TensorSpec], most_bytes: int = BUCKET_BYTES) -> Iterator[list[TensorSpec]]:
-    """Splits tensors into runs of at most so many bytes, in their order; a larger one is a run of its own."""
-    bucket: list[TensorSpec] = []
-    size = 0
-    for tensor in tensors:
-        own = math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 2)
-        if bucket and size + own > most_bytes:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(tensor)
-        size += own
-    if bucket:
-        yield bucket
-
-
-def _succeeded(answer: HttpAnswer) -> bool:
-    return answer.ok and answer.field("success") is not False
-
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
 

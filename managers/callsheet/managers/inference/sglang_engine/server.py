@@ -15,14 +15,9 @@ from callsheet.managers.inference.driver import (
     EngineLimits,
     UpdateMode,
 )
-from callsheet.managers.inference.http_engine.client import (
-    EngineHttp,
-    EngineStartingError,
-    EngineUnreachableError,
-    FoundServer,
-    HttpAnswer,
-    RequestBounds,
-)
+from callsheet.managers.inference.http_engine.attaching import EngineStartingError
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
+from callsheet.managers.inference.http_engine.requests import FoundServer, RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.weights import DiskWeights, FirstWeights, GroupWeights

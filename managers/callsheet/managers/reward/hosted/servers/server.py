@@ -13,10 +13,10 @@ from callsheet.managers.inference.http_engine.client import (
     EngineHttp,
     EngineUnreachableError,
     HttpAnswer,
-    error_of,
 )
+from callsheet.managers.inference.http_engine.requests import error_of
 from callsheet.managers.inference.sglang_engine.server import identity_of as sglang_identity_of
-from callsheet.managers.inference.vllm_engine.driver import identity_of as vllm_identity_of
+from callsheet.managers.inference.vllm_engine.server import identity_of as vllm_identity_of
 from callsheet.managers.models.completions import text_of, told_tokens
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 from typing_extensions import override

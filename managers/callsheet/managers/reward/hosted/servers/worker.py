@@ -12,7 +12,7 @@ import anyio
 import structlog
 from callsheet.managers.inference.engine_errors import EngineError, EngineFailedError, RequestRefusedError
 from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
-from callsheet.managers.inference.http_engine.live_requests import Look, ServerState, after_look
+from callsheet.managers.inference.http_engine.looks import Look, ServerState, after_look
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.reward.hosted.model_spec import HostedSettings, ModelSpec, ModelTask, ServerEngine
 from callsheet.managers.reward.hosted.questions import (
