@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.managers.inference.driver import OthersLoad
 from callsheet.managers.inference.http_engine.looks import STALE_S, OthersBooks
-from callsheet.managers.inference.sglang_engine import driver as sglang
-from callsheet.managers.inference.vllm_engine import driver as vllm
+from callsheet.managers.inference.sglang_engine import requests as sglang
+from callsheet.managers.inference.vllm_engine import requests as vllm
 
 
 def test_what_is_told_beyond_own_requests_is_others() -> None:
