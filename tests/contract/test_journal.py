@@ -29,7 +29,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.words.recovered import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
-from callsheet.scheduler.store.payloads import (
+from callsheet.scheduler.store.journal_errors import (
     DatabaseLockedError,
     DataDirectoryLockedError,
     InconsistentRecordError,

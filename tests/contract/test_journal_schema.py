@@ -9,14 +9,14 @@ from pathlib import Path
 import psycopg
 import pytest
 from callsheet.scheduler.store.engine import READ_ONLY, SQLITE_FILE, create_journal_engine, sqlite_engine
-from callsheet.scheduler.store.payloads import DatabaseSettingError, JournalVersionError
+from callsheet.scheduler.store.journal_errors import DatabaseSettingError, JournalVersionError
 from callsheet.scheduler.store.schema import SCHEMA
 from sqlalchemy import MetaData, make_url, select
 
 from tests.support.journals import JournalPlace
 from tests.support.servers import PostgresServer, postgres_server
 
-REFUSED = "it must be empty or have schema 'journal-4': finish or drop its work with the Callsheet that wrote it; then "
+REFUSED = f"it must be empty or have schema '{SCHEMA}': finish or drop its work with the Callsheet that wrote it; then "
 
 
 def content(place: JournalPlace) -> list[object]:
@@ -45,44 +45,30 @@ def assert_is_refused(place: JournalPlace, found: str) -> None:
     assert content(place) == before
 
 
-def leave_revision(place: JournalPlace, revision: str) -> None:
-    """Leaves a part of what the former migrations made."""
-    place.data_dir.mkdir()
+def rename_schema(place: JournalPlace, name: str) -> None:
+    """Gives a journal's schema another name."""
     with place.outside() as connection:
-        if place.url is None:
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("CREATE TABLE scheduler (id integer PRIMARY KEY, epoch bigint NOT NULL)")
-        connection.execute("INSERT INTO scheduler VALUES (1, 7)")
-        connection.execute("CREATE TABLE jobs (number integer PRIMARY KEY, job_id text NOT NULL)")
-        connection.execute("INSERT INTO jobs VALUES (1, 'job')")
-        connection.execute("CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
-        connection.execute(f"INSERT INTO alembic_version VALUES ('{revision}')")
-
-
-@pytest.mark.parametrize("revision", ["0001", "0007", "0015", "of tomorrow"])
-def test_a_journal_of_migrations_is_refused(place: JournalPlace, revision: str) -> None:
-    leave_revision(place, revision)
-    assert_is_refused(place, f"a journal of schema '{revision}'")
+        connection.execute(f"UPDATE journal_schema SET name = '{name}'")
 
 
 def test_a_scheduler_does_not_start_on_such_a_journal_and_leaves_each_byte(tmp_path: Path) -> None:
     place = JournalPlace(tmp_path / "data", None)
-    leave_revision(place, "0015")
+    place.open().close()
+    rename_schema(place, "journal-9")
     before = (place.data_dir / SQLITE_FILE).read_bytes()
     command = [sys.executable, "-m", "callsheet.cli.main", "scheduler", "--listen", "127.0.0.1:0", "--data-dir"]
     result = subprocess.run([*command, place.data_dir], capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stderr.startswith("callsheet: database: sqlite:///")) == (1, True)
-    assert "has a journal of schema '0015'; it must be empty or have schema 'journal-4'" in result.stderr
+    assert f"has a journal of schema 'journal-9'; it must be empty or have schema '{SCHEMA}'" in result.stderr
     assert (place.data_dir / SQLITE_FILE).read_bytes() == before
 
 
-def test_a_journal_of_another_schema_is_refused(place: JournalPlace) -> None:
+@pytest.mark.parametrize("found", ["journal-1", "journal-9", "0015"])
+def test_a_journal_of_a_newer_or_foreign_schema_is_refused(place: JournalPlace, found: str) -> None:
     place.open().close()
-    with place.outside() as connection:
-        connection.execute("UPDATE journal_schema SET name = 'journal-1'")
-    assert_is_refused(place, "a journal of schema 'journal-1'")
-    with place.outside() as connection:
-        connection.execute(f"UPDATE journal_schema SET name = '{SCHEMA}'")
+    rename_schema(place, found)
+    assert_is_refused(place, f"a journal of schema '{found}'")
+    rename_schema(place, SCHEMA)
     place.open().close()
 
 

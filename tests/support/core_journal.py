@@ -42,6 +42,7 @@ class CoreJournal:
         self.rollouts: dict[str, RecoveredRollout] = {}
         self.buffered: dict[Row, RecoveredFinished] = {}
         self.batches: dict[Row, RecoveredBatch] = {}
+        self.drains: dict[str, records.ManagerLeaves] = {}
         self._offers: dict[bytes, WeightsOffer] = {}
         self._results: dict[bytes, TrajectoryResult] = {}
         self._job_requests: dict[bytes, JobRequest] = {}
@@ -110,6 +111,10 @@ class CoreJournal:
                     del self.trajectories[job_id, trajectory_id]
                 for key in [(job_id, action_id) for action_id in action_ids]:
                     del self.actions[key], self.outcomes[key], self.finished[key]
+            case records.ManagerLeaves(manager_id, _, leaves_by):
+                self.drains.pop(manager_id, None)
+                if leaves_by is not None:
+                    self.drains[manager_id] = record
             case records.SchedulerAway(_, since, until, forgotten):
                 self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
             case records.ClosedActionsKept(kept_actions, forgotten):
@@ -246,6 +251,7 @@ class CoreJournal:
             tuple(self.rollouts.values()),
             tuple(self.buffered.values()),
             tuple(self.batches.values()),
+            tuple(self.drains.values()),
         )
 
 

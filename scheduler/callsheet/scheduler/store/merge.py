@@ -27,6 +27,7 @@ from callsheet.scheduler.core.words.records import (
     JobClosed,
     JobLease,
     JobOpened,
+    ManagerLeaves,
     PolicyVersionPublished,
     Record,
     RolloutBegun,
@@ -41,10 +42,10 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryPlaced,
     WorkForgotten,
 )
-from callsheet.scheduler.store.payloads import InconsistentRecordError
+from callsheet.scheduler.store.journal_errors import InconsistentRecordError
 from callsheet.scheduler.store.row_changes import Numbering, Row, RowChanges, TableChanges
 from callsheet.scheduler.store.schema import encode_account, encode_json
-from callsheet.scheduler.store.statements import encode_summary
+from callsheet.scheduler.store.summaries import encode_summary
 
 QUEUED: Final = "queued"
 DISPATCHED: Final = "dispatched"
@@ -361,6 +362,15 @@ def _put_batch(
         changes.batches.remove((number, batch_id))
 
 
+def _note_drain(changes: RowChanges, numbering: Numbering, record: ManagerLeaves) -> None:
+    key, by = (record.manager_id,), record.leaves_by
+    if by is None:
+        changes.drains.remove(key)
+    else:
+        row: Row = {"manager_id": record.manager_id, "incarnation": record.incarnation, "leaves_by": by}
+        changes.drains.replace(key, row)
+
+
 def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
     changes.alive_at = record.at
 
@@ -434,6 +444,7 @@ _MERGERS: Final = cast(
         BatchTaken: _put_batch,
         BatchReturned: _put_batch,
         BatchAcknowledged: _acknowledge_batch,
+        ManagerLeaves: _note_drain,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,
     },

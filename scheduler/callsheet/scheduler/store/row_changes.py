@@ -76,6 +76,7 @@ class RowChanges:
 
     Attributes:
         jobs: By number; the rows of a job that is closed are removed later.
+        drains: By the id of the manager.
         of_jobs: The tables of rows under a job, by its number and their ids in it.
         forgotten_actions: What stays of actions and trajectories that were removed.
         closed_jobs: Rows of the jobs that were closed, by number.
@@ -88,6 +89,7 @@ class RowChanges:
 
     def __init__(self) -> None:
         self.jobs = TableChanges()
+        self.drains = TableChanges()
         self.trajectories = TableChanges()
         self.actions = TableChanges()
         self.rollouts = TableChanges()

@@ -1,6 +1,4 @@
-"""The journal's tables.
-
-`make_tables` creates them in an empty database and refuses every other one: there are no migrations before a release.
+"""The journal's tables as they are today; `migrations` makes them, and brings those of an earlier schema to these.
 
 An open job has a number, so that its rows do not repeat its id. Trajectories and actions have a surrogate id that grows
 with their first commit: measured on SQLite it writes twice as many rows per second as a table clustered by
@@ -13,13 +11,11 @@ import json
 from typing import Any, Final
 
 from callsheet.scheduler.core.words.costs import Account, Cost
-from callsheet.scheduler.store.payloads import JournalVersionError
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    Connection,
     Dialect,
     Double,
     Index,
@@ -30,14 +26,10 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
-    insert,
-    inspect,
-    select,
-    text,
 )
 
-SCHEMA: Final = "journal-4"
-"""Of these tables and of the meaning of their rows. Any change of them takes another name."""
+SCHEMA: Final = "journal-5"
+"""Of these tables and of the meaning of their rows. A change of them takes another name and a step in `migrations`."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -287,6 +279,16 @@ batches: Final = Table(
 )
 """Batches that are leased, and the newest that were acknowledged or went back, which have no trajectories."""
 
+drains: Final = Table(
+    "drains",
+    metadata,
+    Column("manager_id", Text, primary_key=True),
+    Column("incarnation", Text, nullable=False),
+    Column("leaves_by", Double, nullable=False),
+    postgresql_with=_CHANGING,
+)
+"""Managers that were asked to leave; `leaves_by` is infinite for one that leaves once its last sandbox has ended."""
+
 predictor_nodes: Final = Table(
     "predictor_nodes",
     metadata,
@@ -294,41 +296,7 @@ predictor_nodes: Final = Table(
     Column("path", Text, nullable=False),
     Column("numbers", Text, nullable=False),
 )
-"""What the predictors learned: `name` is a hash of `path`; both others are JSON."""
+"""What was learned of durations and of held memory: `name` is a hash of `path`; both others are JSON.
 
-
-def make_tables(connection: Connection, database: str, advice: str) -> None:
-    """Make the tables in a database that has none of them; one that has them all is left as it is.
-
-    The caller holds the lock of the data directory or database, so no other scheduler does the same.
-
-    Args:
-        connection: Outside of a transaction.
-        database: Its name in the error.
-        advice: What its owner can do in place of using it.
-
-    Raises:
-        JournalVersionError: The database has tables of another schema. Nothing in it was changed.
-    """
-    with connection.begin():
-        present = set(inspect(connection).get_table_names())
-        if not present & metadata.tables.keys():
-            metadata.create_all(connection)
-            connection.execute(insert(journal_schema).values(name=SCHEMA))
-            connection.execute(insert(scheduler).values(id=1, epoch=0))
-            return
-        check_schema(connection, database, advice)
-
-
-def check_schema(connection: Connection, database: str, advice: str) -> None:
-    """Checks that a database has these tables; see `make_tables`, and `connection` may be in a transaction.
-
-    Raises:
-        JournalVersionError: It has others, or none.
-    """
-    present = set(inspect(connection).get_table_names())
-    found = connection.scalar(select(journal_schema.c.name)) if journal_schema.name in present else None
-    if found is None and "alembic_version" in present:
-        found = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    if found != SCHEMA:
-        raise JournalVersionError(database, found, SCHEMA, advice)
+A cache: a scheduler works without its rows, which are written now and then.
+"""

@@ -8,15 +8,12 @@ waits for. Compiled here, the statement is still SQLAlchemy's for either databas
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final
 
-from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
-from callsheet.scheduler.store.payloads import InconsistentRecordError
+from callsheet.scheduler.store.journal_errors import InconsistentRecordError
 from callsheet.scheduler.store.row_changes import Key, Row, RowChanges, TableChanges
 from callsheet.scheduler.store.schema import (
     actions,
@@ -24,7 +21,7 @@ from callsheet.scheduler.store.schema import (
     buffered,
     closed_actions,
     closed_jobs,
-    encode_json,
+    drains,
     forgotten_actions,
     jobs,
     rollouts,
@@ -34,7 +31,6 @@ from callsheet.scheduler.store.schema import (
 )
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Delete,
     Dialect,
     Insert,
@@ -43,7 +39,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     insert,
-    select,
     update,
 )
 
@@ -135,6 +130,7 @@ class ChangeWriter:
             return Statement(dialect, insert(table), tuple(table.columns.keys()))
 
         self._jobs: Final = TableWriter(dialect, jobs, ("number",))
+        self._drains: Final = TableWriter(dialect, drains, ("manager_id",))
         self._of_jobs: Final = (
             TableWriter(dialect, trajectories, ("job_number", "trajectory_id")),
             TableWriter(dialect, actions, ("job_number", "action_id"), actions.c.outcome.is_(None)),
@@ -168,6 +164,7 @@ class ChangeWriter:
         for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
             if table:
                 writer.write(cursor, table)
+        self._drains.write(cursor, changes.drains)
         self._forgotten_actions.write(cursor, changes.forgotten_actions)
         self._closed_actions.write(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
@@ -177,46 +174,3 @@ class ChangeWriter:
         if changes.times_away:
             self._forget_times.execute(cursor, [(changes.away_before,)])
             self._times_away.write(cursor, changes.times_away)
-
-
-# Summaries of finished actions as the journal's rows have them: one short JSON list each.
-
-# The journal keeps them in this order; the ids have columns of their own, and the story comes last.
-_values_of: Final = attrgetter(*(field.name for field in fields(ActionSummary)[2:-1]))
-# Of a long story the end says the most.
-_LAST_EVENTS: Final = 32
-
-
-def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
-    """The text of a summary; an open job's have no story, since every action would pay for it."""
-    story = summary.story[-_LAST_EVENTS:] if with_story else []
-    return encode_json((*_values_of(summary), story))
-
-
-def decode_summary(job_id: str, action_id: str, text: str) -> ActionSummary:
-    """The summary of a text."""
-    values = json.loads(text)
-    values[-1] = [(time, event) for time, event in values[-1]]
-    return ActionSummary(job_id, action_id, *values)
-
-
-def load_finished(connection: Connection, newest: int) -> tuple[ActionSummary, ...]:
-    """Summaries of the newest finished actions of open jobs, by submit, the oldest first."""
-    statement = (
-        select(jobs.c.job_id, actions.c.action_id, actions.c.summary)
-        .join(jobs, jobs.c.number == actions.c.job_number)
-        .where(actions.c.summary.is_not(None))
-        .order_by(actions.c.id.desc())
-        .limit(newest)
-    )
-    rows = connection.execute(statement).all()
-    return tuple(decode_summary(*row) for row in reversed(rows))
-
-
-def load_closed(connection: Connection) -> tuple[ClosedAction, ...]:
-    """What is kept of closed jobs, the oldest first."""
-    rows = connection.execute(select(closed_actions).order_by(closed_actions.c.number))
-    return tuple(
-        ClosedAction(row.number, row.closed_at, decode_summary(row.job_id, row.action_id, row.summary), row.reason)
-        for row in rows
-    )

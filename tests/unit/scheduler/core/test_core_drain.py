@@ -8,9 +8,12 @@ import pytest
 from callsheet.scheduler.core.fleet.loss import MOST_LOST
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusedError
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request
-from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox
+from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_sandbox
+
+SANDBOX = SandboxRef("job", "t", "reset#1")
 
 
 def told_to_leave(manager: FakeManager) -> bool:
@@ -80,6 +83,36 @@ def test_a_later_request_moves_the_deadline() -> None:
     assert not told_to_leave(manager)
     world.drain("m", deadline=0.0)
     assert told_to_leave(manager)
+
+
+@pytest.mark.parametrize(("incarnation", "leaves"), [("first", True), ("second", False)])
+@pytest.mark.parametrize("deadline", [10.0, inf])
+def test_a_drain_survives_restarts_of_the_scheduler_and_no_other_process_of_its_manager(
+    deadline: float, incarnation: str, leaves: bool
+) -> None:
+    world, manager = world_with_sandbox()
+    world.drain("m", deadline=deadline)
+    leaves_by = world.now + deadline
+    for _ in range(2):
+        world = world.restart()
+        manager.world, manager.stream = world, Stream()
+    manager.join(sandboxes=[SANDBOX] if leaves else [], incarnation=incarnation)
+    assert world.state.managers["m"].leaves_by == (leaves_by if leaves else None)
+    manager.live(9.0)
+    assert not told_to_leave(manager)
+    manager.live(2.0)
+    assert told_to_leave(manager) == (leaves and deadline < inf)
+    manager.disconnect()
+    world.wait(world.state.settings.manager_lease + 1.0)
+    assert not world.journal.drains
+
+
+def test_a_drain_of_a_manager_that_does_not_come_back_is_over() -> None:
+    world, _ = world_with_sandbox()
+    world.drain("m")
+    after = world.restart()
+    after.wait(after.state.settings.manager_lease + 1.0)
+    assert not after.journal.drains
 
 
 def test_a_dry_run_changes_nothing_and_refuses_what_is_not_there() -> None:

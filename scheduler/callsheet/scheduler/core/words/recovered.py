@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.words.costs import Account
-from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
+from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction, ManagerLeaves
 
 
 @dataclass(slots=True)
@@ -129,6 +129,7 @@ class Recovered:
         away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
         buffered: Finished trajectories, by growing number.
         batches: In the order in which they were taken.
+        drains: Managers that were asked to leave and were there.
     """
 
     jobs: tuple[RecoveredJob, ...] = ()
@@ -142,3 +143,4 @@ class Recovered:
     rollouts: tuple[RecoveredRollout, ...] = ()
     buffered: tuple[RecoveredFinished, ...] = ()
     batches: tuple[RecoveredBatch, ...] = ()
+    drains: tuple[ManagerLeaves, ...] = ()
