@@ -26,14 +26,13 @@ from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.server import JOURNALLED
 from callsheet.scheduler.store.engine import create_journal_engine
 from callsheet.scheduler.store.schema import SCHEMA
-from sqlalchemy import MetaData, inspect, select
+from sqlalchemy import inspect
 
 from tests.support.command_line import invoke
-from tests.support.journals import JournalPlace
+from tests.support.journals import JournalPlace, Rows
 from tests.support.servers import PostgresServer
 
 RECORDED = Path(__file__).with_name("recorded")
-Rows = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -54,19 +53,6 @@ def fresh(place: JournalPlace, request: pytest.FixtureRequest, tmp_path: Path) -
         return JournalPlace(tmp_path / "fresh", None)
     server: PostgresServer = request.getfixturevalue("postgres")
     return JournalPlace(tmp_path / "fresh", server.new_database())
-
-
-def rows_of(place: JournalPlace) -> Rows:
-    """Returns all rows of all tables."""
-    engine, found = create_journal_engine(place.data_dir, place.url), MetaData()
-    with engine.connect() as connection:
-        found.reflect(connection)
-        rows = {
-            table.name: [dict(row) for row in connection.execute(select(table)).mappings()]
-            for table in found.sorted_tables
-        }
-    engine.dispose()
-    return rows
 
 
 def shape_of(place: JournalPlace) -> dict[str, list[Any]]:
@@ -97,12 +83,12 @@ def assert_kept(before: Rows, after: Rows) -> None:
 
 
 def test_a_journal_of_c2d6b1cb_is_migrated_and_keeps_each_row(recorded: JournalPlace, fresh: JournalPlace) -> None:
-    before = rows_of(recorded)
+    before = recorded.rows()
     with recorded.begun() as journal:
         found = journal.load()
         outcomes = {each.action_id: journal.outcome("train", each.action_id) for each in found.actions}
-    assert_kept(before, rows_of(recorded))
-    assert rows_of(recorded)["journal_schema"] == [{"name": SCHEMA}]
+    assert_kept(before, recorded.rows())
+    assert recorded.rows()["journal_schema"] == [{"name": SCHEMA}]
     assert outcomes == {row["action_id"]: row["outcome"] for row in before["actions"] if row["job_number"] == 2}
     state = SchedulerState(2, encode_outcome, CoreSettings())
     restore(state, found, JOURNALLED, max(row["alive_at"] for row in before["scheduler"]))
@@ -136,7 +122,7 @@ def test_a_journal_of_the_schema_before_is_migrated(place: JournalPlace) -> None
 
 
 def test_a_migration_that_is_killed_leaves_the_journal_as_it_was(recorded: JournalPlace) -> None:
-    before, shape = rows_of(recorded), shape_of(recorded)
+    before, shape = recorded.rows(), shape_of(recorded)
     program = (
         "import os, signal, sys; from dataclasses import replace; from pathlib import Path\n"
         "from callsheet.scheduler.store import migrations\n"
@@ -147,20 +133,20 @@ def test_a_migration_that_is_killed_leaves_the_journal_as_it_was(recorded: Journ
     place = [str(recorded.data_dir), *([recorded.url] if recorded.url else [])]
     killed = subprocess.run([sys.executable, "-c", program, *place], timeout=120, check=False)
     assert killed.returncode == -9
-    assert (rows_of(recorded), shape_of(recorded)) == (before, shape)
+    assert (recorded.rows(), shape_of(recorded)) == (before, shape)
     with recorded.begun():
-        assert_kept(before, rows_of(recorded))
+        assert_kept(before, recorded.rows())
 
 
 def test_the_command_shows_its_steps_and_then_takes_them(recorded: JournalPlace) -> None:
-    before = rows_of(recorded)
+    before = recorded.rows()
     place = ["--data-dir", str(recorded.data_dir)]
     if recorded.url is not None:
         (recorded.data_dir / "url").touch(mode=0o600)
         (recorded.data_dir / "url").write_text(recorded.url)
         place += ["--database-url-file", str(recorded.data_dir / "url")]
     shown = invoke("journal", "migrate", *place, "--dry-run", "--json")
-    assert rows_of(recorded) == before
+    assert recorded.rows() == before
     done = invoke("journal", "migrate", *place, "--json")
     steps = json.loads(done.output)["steps"]
     assert json.loads(shown.output) == {"dry_run": True, "steps": steps}
@@ -168,7 +154,7 @@ def test_the_command_shows_its_steps_and_then_takes_them(recorded: JournalPlace)
         ("journal-3", "journal-4", len(before["actions"])),
         ("journal-4", "journal-5", 0),
     ]
-    assert_kept(before, rows_of(recorded))
+    assert_kept(before, recorded.rows())
     assert "nothing to do" in invoke("journal", "migrate", *place).output
     with recorded.begun():
         locked = invoke("journal", "migrate", *place, "--dry-run")
@@ -177,9 +163,6 @@ def test_the_command_shows_its_steps_and_then_takes_them(recorded: JournalPlace)
         connection.execute("UPDATE journal_schema SET name = 'journal-9'")
     newer = invoke("journal", "migrate", *place)
     assert (newer.exit_code, "a journal of schema 'journal-9'" in newer.output) == (1, True)
-
-
-def test_the_command_makes_no_journal(tmp_path: Path) -> None:
-    missing = invoke("journal", "migrate", "--data-dir", str(tmp_path / "nowhere"))
+    missing = invoke("journal", "migrate", "--data-dir", str(recorded.data_dir / "nowhere"))
     assert (missing.exit_code, "it has no journal.sqlite3" in missing.output) == (1, True)
-    assert not (tmp_path / "nowhere").exists()
+    assert not (recorded.data_dir / "nowhere").exists()

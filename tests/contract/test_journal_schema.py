@@ -11,7 +11,7 @@ import pytest
 from callsheet.scheduler.store.engine import READ_ONLY, SQLITE_FILE, create_journal_engine, sqlite_engine
 from callsheet.scheduler.store.journal_errors import DatabaseSettingError, JournalVersionError
 from callsheet.scheduler.store.schema import SCHEMA
-from sqlalchemy import MetaData, make_url, select
+from sqlalchemy import make_url
 
 from tests.support.journals import JournalPlace
 from tests.support.servers import PostgresServer, postgres_server
@@ -19,20 +19,9 @@ from tests.support.servers import PostgresServer, postgres_server
 REFUSED = f"it must be empty or have schema '{SCHEMA}': finish or drop its work with the Callsheet that wrote it; then "
 
 
-def content(place: JournalPlace) -> list[object]:
-    """All that the tables of a database hold, with their names."""
-    engine = create_journal_engine(place.data_dir, place.url)
-    found = MetaData()
-    with engine.connect() as connection:
-        found.reflect(connection)
-        rows = [(table.name, connection.execute(select(table)).all()) for table in found.sorted_tables]
-    engine.dispose()
-    return [repr(each) for each in rows]
-
-
 def assert_is_refused(place: JournalPlace, found: str) -> None:
     """Opens a journal that is refused, with advice, and stays as it is."""
-    before = content(place)
+    before = place.rows()
     with pytest.raises(JournalVersionError) as caught:
         place.open()
     database = make_url(place.url).database if place.url else place.data_dir / SQLITE_FILE
@@ -42,7 +31,7 @@ def assert_is_refused(place: JournalPlace, found: str) -> None:
     said = str(caught.value)
     assert said.startswith("database: ")
     assert f"{database} has {found}; {REFUSED}{advice}" in said
-    assert content(place) == before
+    assert place.rows() == before
 
 
 def rename_schema(place: JournalPlace, name: str) -> None:

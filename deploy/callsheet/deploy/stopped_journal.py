@@ -9,7 +9,7 @@ from callsheet.options.common import DataDir
 from callsheet.scheduler.service.settings import DatabaseUrl
 
 if TYPE_CHECKING:
-    from callsheet.scheduler.store.migrations import Taken
+    from callsheet.scheduler.store.migration_steps import Taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

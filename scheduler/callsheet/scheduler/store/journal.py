@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,8 +167,8 @@ class Journal:
             self._check_epoch(cursor.fetchone()[0])
             changes = merge(records, self._numbering)
             self._writer.write(cursor, changes)
-        self._closed.add(changes.closed_jobs)
-        if changes.forgotten_actions:
+        self._closed.add(int(number) for (number,) in changes.tables[closed_jobs].new)
+        if changes.tables[forgotten_actions]:
             self._look_for_space()
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:
@@ -260,6 +261,7 @@ class Journal:
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
     open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
-    newest = (trajectories.c.id, actions.c.id, forgotten_actions.c.number, batches.c.number)
-    following = [1 + (connection.scalar(select(func.max(column))) or 0) for column in newest]
-    return Numbering(open_jobs, 1 + max([0, *open_jobs.values(), *garbage]), *following)
+    numbers = (trajectories.c.id, actions.c.id, forgotten_actions.c.number, batches.c.number)
+    newest = Counter({column.table: connection.scalar(select(func.max(column))) or 0 for column in numbers})
+    newest[jobs] = max([0, *open_jobs.values(), *garbage])
+    return Numbering(open_jobs, newest)

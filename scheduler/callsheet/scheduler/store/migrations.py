@@ -3,89 +3,33 @@
 Alembic's operations change the tables: on SQLite they copy a table whose columns change, on PostgreSQL they alter it.
 Alembic's own version table and folder of scripts are not used. Every Callsheet, the earlier ones too, finds the name of
 the schema in `journal_schema`, and refuses a name that it does not know.
-
-A step names all columns that it makes, since the tables of `schema` change with later schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import structlog
 from callsheet.scheduler.store.engine import LOCK_TIMEOUT_S, READ_ONLY, SQLITE_FILE, create_journal_engine, shown_url
 from callsheet.scheduler.store.journal_errors import DataDirectoryUnusableError, JournalVersionError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
+from callsheet.scheduler.store.migration_steps import Migration, Taken, add_drains, add_incarnations
 from callsheet.scheduler.store.schema import SCHEMA, journal_schema, metadata, scheduler
-from sqlalchemy import Column, Connection, Double, Text, insert, inspect, select, text, update
-
-if TYPE_CHECKING:
-    from alembic.operations import Operations
+from sqlalchemy import Connection, insert, inspect, select, text, update
 
 _log = structlog.get_logger(__name__)
-
-
-def _add_incarnations(operations: Operations) -> None:
-    # In a copy the new column is before the bodies of a row; see `schema.actions`.
-    copies = operations.get_context().dialect.name == "sqlite"
-    with operations.batch_alter_table("actions", recreate="always" if copies else "never") as actions:
-        new = Column("incarnation", Text, nullable=False, server_default="")
-        actions.add_column(new, insert_after="manager_id" if copies else None)
-    if not copies:
-        operations.alter_column("actions", "incarnation", server_default=None)
-
-
-def _add_drains(operations: Operations) -> None:
-    operations.create_table(
-        "drains",
-        Column("manager_id", Text, primary_key=True),
-        Column("incarnation", Text, nullable=False),
-        Column("leaves_by", Double, nullable=False),
-        postgresql_with={"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_vacuum_threshold": 1000},
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A change from one schema to the next.
-
-    Attributes:
-        before: Name of the schema that it starts from.
-        after: Name of the schema that it makes.
-        does: A sentence for people.
-        table: The table all of whose rows change; empty if no row does.
-        change: Makes the change.
-    """
-
-    before: str
-    after: str
-    does: str
-    table: str
-    change: Callable[[Operations], None]
-
-
-class Taken(NamedTuple):
-    """A step that was taken, or would be; `rows` is the number of rows that it changes."""
-
-    before: str
-    after: str
-    does: str
-    rows: int
-
-
 STEPS: Final = (
-    Step(
+    Migration(
         "journal-3",
         "journal-4",
         "Actions get the incarnation of the manager that has their attempt; it is unknown for those that are there.",
         "actions",
-        _add_incarnations,
+        add_incarnations,
     ),
-    Step("journal-4", "journal-5", "A table for drains of managers and their deadlines is made.", "", _add_drains),
+    Migration("journal-4", "journal-5", "A table for drains of managers and their deadlines is made.", "", add_drains),
 )
 """All steps, the oldest first."""
 
@@ -115,7 +59,7 @@ def prepare_tables(connection: Connection, database: str, advice: str) -> None:
                 _log.info("journal_migrated", database=database, before=steps[0].before, after=SCHEMA)
 
 
-def migrate(connection: Connection, steps: tuple[Step, ...]) -> None:
+def migrate(connection: Connection, steps: tuple[Migration, ...]) -> None:
     """Takes steps in the caller's transaction; until its commit the database is what it was."""
     if not steps:
         return
@@ -129,7 +73,7 @@ def migrate(connection: Connection, steps: tuple[Step, ...]) -> None:
     connection.execute(update(journal_schema).values(name=SCHEMA))
 
 
-def steps_from(connection: Connection, database: str, advice: str) -> tuple[Step, ...]:
+def steps_from(connection: Connection, database: str, advice: str) -> tuple[Migration, ...]:
     """Returns what brings a database to today's schema; nothing if it has that.
 
     Raises:

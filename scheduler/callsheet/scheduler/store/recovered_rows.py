@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from callsheet.scheduler.core.words.records import MAX_FINISHED, ManagerLeaves
+from callsheet.scheduler.core.words.records import MAX_FINISHED, ManagerLeaves, Record, TrajectoryBuffered
 from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredBatch,
-    RecoveredFinished,
     RecoveredJob,
     RecoveredRollout,
     RecoveredTrajectory,
@@ -30,16 +29,7 @@ from callsheet.scheduler.store.schema import (
 from callsheet.scheduler.store.summaries import load_closed, load_finished
 from sqlalchemy import ColumnElement, Connection, Table, case, func, select
 
-Loaded = TypeVar(
-    "Loaded",
-    bound=RecoveredJob
-    | RecoveredTrajectory
-    | RecoveredAction
-    | RecoveredRollout
-    | RecoveredFinished
-    | RecoveredBatch
-    | ManagerLeaves,
-)
+Loaded = TypeVar("Loaded", bound=Record)
 
 # Fields of recovered rows that are no column of their table.
 _DERIVED: Final[dict[str, ColumnElement[Any]]] = {
@@ -65,7 +55,7 @@ def load_recovered(connection: Connection) -> Recovered:
         connection.scalar(select(scheduler.c.alive_at)),
         _load_times_away(connection),
         _load(connection, RecoveredRollout, rollouts, "service"),
-        _load(connection, RecoveredFinished, buffered, "number"),
+        _load(connection, TrajectoryBuffered, buffered, "number"),
         _load(connection, RecoveredBatch, batches, "number"),
         _load(connection, ManagerLeaves, drains, "manager_id"),
     )

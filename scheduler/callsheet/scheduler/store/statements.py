@@ -15,20 +15,7 @@ from typing import Any, Final
 
 from callsheet.scheduler.store.journal_errors import InconsistentRecordError
 from callsheet.scheduler.store.row_changes import Key, Row, RowChanges, TableChanges
-from callsheet.scheduler.store.schema import (
-    actions,
-    batches,
-    buffered,
-    closed_actions,
-    closed_jobs,
-    drains,
-    forgotten_actions,
-    jobs,
-    rollouts,
-    scheduler,
-    times_away,
-    trajectories,
-)
+from callsheet.scheduler.store.schema import KEYS, actions, closed_actions, closed_jobs, scheduler, times_away
 from sqlalchemy import (
     ColumnElement,
     Delete,
@@ -126,24 +113,13 @@ class ChangeWriter:
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        def inserted(table: Table) -> Statement:
-            return Statement(dialect, insert(table), tuple(table.columns.keys()))
-
-        self._jobs: Final = TableWriter(dialect, jobs, ("number",))
-        self._drains: Final = TableWriter(dialect, drains, ("manager_id",))
-        self._of_jobs: Final = (
-            TableWriter(dialect, trajectories, ("job_number", "trajectory_id")),
-            TableWriter(dialect, actions, ("job_number", "action_id"), actions.c.outcome.is_(None)),
-            TableWriter(dialect, rollouts, ("job_number", "service")),
-            TableWriter(dialect, buffered, ("job_number", "trajectory_id")),
-            TableWriter(dialect, batches, ("job_number", "batch_id")),
-        )
-        self._closed_jobs: Final = inserted(closed_jobs)
+        own = {actions: actions.c.outcome.is_(None)}
+        self._tables: Final = {
+            table: TableWriter(dialect, table, key, *([own[table]] if table in own else []))
+            for table, key in KEYS.items()
+        }
         known = closed_jobs.c.closed_at == bindparam("at"), closed_jobs.c.job_id == bindparam("of")
         self._grow: Final = Statement(dialect, update(closed_jobs).where(*known).values(cost=bindparam("grown")))
-        self._forgotten_actions: Final = inserted(forgotten_actions)
-        self._closed_actions: Final = inserted(closed_actions)
-        self._times_away: Final = inserted(times_away)
         forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
         self._forget: Final = Statement(dialect, forgotten)
         self._alive: Final = Statement(dialect, update(scheduler).values(alive_at=bindparam("at")))
@@ -156,21 +132,14 @@ class ChangeWriter:
         Raises:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
-        if changes.jobs:
-            self._jobs.write(cursor, changes.jobs)
-        self._closed_jobs.write(cursor, changes.closed_jobs.values())
+        if changes.away_before:
+            self._forget_times.execute(cursor, [(changes.away_before,)])
+        for table, writer in self._tables.items():
+            if rows := changes.tables[table]:
+                writer.write(cursor, rows)
         grown = [(cost, at, job_id) for (job_id, at), cost in changes.closed_jobs_grown.items()]
         self._grow.execute(cursor, grown)
-        for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
-            if table:
-                writer.write(cursor, table)
-        self._drains.write(cursor, changes.drains)
-        self._forgotten_actions.write(cursor, changes.forgotten_actions)
-        self._closed_actions.write(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
             self._forget.execute(cursor, [(changes.forgotten_up_to,)])
         if changes.alive_at is not None:
             self._alive.execute(cursor, [(changes.alive_at,)])
-        if changes.times_away:
-            self._forget_times.execute(cursor, [(changes.away_before,)])
-            self._times_away.write(cursor, changes.times_away)

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import Final
 
 from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
-from callsheet.scheduler.store.schema import actions, closed_actions, encode_json, jobs
+from callsheet.scheduler.store.column_types import encode_json
+from callsheet.scheduler.store.schema import actions, closed_actions, jobs
 from sqlalchemy import Connection, select
 
 # The journal keeps them in this order; the ids have columns of their own, and the story comes last.

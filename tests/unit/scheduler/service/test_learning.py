@@ -201,11 +201,10 @@ async def test_what_sandboxes_held_is_loaded_again(journal: Journal) -> None:
         for mib in range(1, LEAST_LIVES + (label != "rare")):
             held.learn("job", label, 10 * mib)
         await learning.save()
-    again = HeldMemory()
-    load_learned(journal, again)
-    for label in ("build", "rare"):
-        assert again.of_new("job", label, demand) == held.of_new("job", label, demand)
-    assert again.of_new("job", "build", demand)
+    load_learned(journal, again := HeldMemory())
+    expected = [held.of_new("job", label, demand) for label in ("build", "rare")]
+    assert [again.of_new("job", label, demand) for label in ("build", "rare")] == expected
+    assert [bool(each) for each in expected] == [True, False]
     for number in range(MOST_LABELS):
         held.learn("job", f"other {number}", 1)
     await learning.save()

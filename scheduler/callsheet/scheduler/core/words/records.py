@@ -17,10 +17,9 @@ KEPT_SPEC_BYTES = 4_096
 """Specs of finished actions up to this size are kept with their outcomes."""
 
 
+@dataclass(slots=True)
 class Record:
     """A durable change."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True)
