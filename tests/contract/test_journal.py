@@ -29,7 +29,7 @@ from callsheet.scheduler.core.words.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.words.recovered import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
-from callsheet.scheduler.store.payloads import (
+from callsheet.scheduler.store.journal_errors import (
     DatabaseLockedError,
     DataDirectoryLockedError,
     InconsistentRecordError,
@@ -40,7 +40,7 @@ from tests.support.journals import JournalPlace, submitted
 from tests.support.servers import PostgresServer
 
 OPENED = JobOpened("job", b"job spec")
-QUEUED = RecoveredAction("job", "a", "trajectory", b"hash of a", b"spec", "queued", 0, 0, 0, "", 12.5)
+QUEUED = RecoveredAction("job", "a", "trajectory", b"hash of a", b"spec", 12.5)
 SENT = ActionDispatched("job", "a", 1, 1, 7, "manager", "process")
 DISPATCHED = replace(
     QUEUED, state="dispatched", attempt=1, epoch=1, sequence=7, manager_id="manager", incarnation="process"
@@ -70,15 +70,15 @@ def test_an_empty_journal_recovers_nothing(place: JournalPlace) -> None:
 
 def test_jobs_come_back_with_their_newest_policy_version(place: JournalPlace) -> None:
     published = PolicyVersionPublished("job", 5)
-    expected = (RecoveredJob("job", b"job spec", 5),)
+    expected = (RecoveredJob("job", b"job spec", policy_version=5),)
     assert recovered_after(place, [OPENED], [PolicyVersionPublished("job", 4), published]).jobs == expected
 
 
 def test_what_is_left_of_a_lease_comes_back(place: JournalPlace) -> None:
     for leases, expected in (
-        ([JobLease("job", expired=False, left=7.5)], RecoveredJob("job", b"job spec", 0, expired=False, left=7.5)),
-        ([JobLease("job", expired=True, left=None)], RecoveredJob("job", b"job spec", 0, expired=True)),
-        ([JobLease("job", expired=False, left=None)], RecoveredJob("job", b"job spec", 0)),
+        ([JobLease("job", expired=False, left=7.5)], RecoveredJob("job", b"job spec", expired=False, left=7.5)),
+        ([JobLease("job", expired=True, left=None)], RecoveredJob("job", b"job spec", expired=True)),
+        ([JobLease("job", expired=False, left=None)], RecoveredJob("job", b"job spec")),
     ):
         with place.begun() as journal:
             journal.commit([*leases] if journal.load().jobs else [OPENED, *leases])
@@ -92,7 +92,7 @@ def test_a_default_of_commands_and_the_cancel_of_a_group_come_back_with_their_tr
         [OPENED, TrajectoryOpened("job", "t", b"", 0, 1.0)],
         [TrajectoryCommandTimeout("job", "t", 45.0), GroupCancelled("job", "t")],
     )
-    plain = RecoveredTrajectory("job", "t", b"", 0, 1.0, "", "", {}, (), "")
+    plain = RecoveredTrajectory("job", "t", b"", 0, 1.0)
     assert recovered.trajectories == (replace(plain, command_timeout=45.0, group_cancelled=True),)
 
 
@@ -105,8 +105,8 @@ def test_trajectories_come_back(place: JournalPlace) -> None:
     )
     held = ({"memory": 256, "cpu": 2}, (3, 5))
     assert recovered.trajectories == (
-        RecoveredTrajectory("job", "t1", b"one", 3, 1.5, "sandbox", "manager", *held, "", had_sandbox=True),
-        RecoveredTrajectory("job", "t2", b"two", 4, 2.5, "", "", {}, (), "completed", "why", closed_at=4.0),
+        RecoveredTrajectory("job", "t1", b"one", 3, 1.5, "", "sandbox", "manager", *held, had_sandbox=True),
+        RecoveredTrajectory("job", "t2", b"two", 4, 2.5, end="completed", reason="why", closed_at=4.0),
     )
 
 
@@ -254,7 +254,7 @@ def test_a_job_that_opens_closes_and_opens_in_one_commit(place: JournalPlace) ->
         JobClosed("never"),
     ]
     recovered = recovered_after(place, records)
-    assert recovered.jobs == (RecoveredJob("job", b"again", 0),)
+    assert recovered.jobs == (RecoveredJob("job", b"again"),)
     assert [action.action_id for action in recovered.actions] == ["b"]
 
 

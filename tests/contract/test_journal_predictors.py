@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from callsheet.scheduler.core.words.records import JobOpened
-from callsheet.scheduler.store.payloads import StaleEpochError
+from callsheet.scheduler.store.journal_errors import StaleEpochError
 
 from tests.support.journals import JournalPlace
 

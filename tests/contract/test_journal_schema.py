@@ -9,30 +9,19 @@ from pathlib import Path
 import psycopg
 import pytest
 from callsheet.scheduler.store.engine import READ_ONLY, SQLITE_FILE, create_journal_engine, sqlite_engine
-from callsheet.scheduler.store.payloads import DatabaseSettingError, JournalVersionError
+from callsheet.scheduler.store.journal_errors import DatabaseSettingError, JournalVersionError
 from callsheet.scheduler.store.schema import SCHEMA
-from sqlalchemy import MetaData, make_url, select
+from sqlalchemy import make_url
 
 from tests.support.journals import JournalPlace
 from tests.support.servers import PostgresServer, postgres_server
 
-REFUSED = "it must be empty or have schema 'journal-4': finish or drop its work with the Callsheet that wrote it; then "
-
-
-def content(place: JournalPlace) -> list[object]:
-    """All that the tables of a database hold, with their names."""
-    engine = create_journal_engine(place.data_dir, place.url)
-    found = MetaData()
-    with engine.connect() as connection:
-        found.reflect(connection)
-        rows = [(table.name, connection.execute(select(table)).all()) for table in found.sorted_tables]
-    engine.dispose()
-    return [repr(each) for each in rows]
+REFUSED = f"it must be empty or have schema '{SCHEMA}': finish or drop its work with the Callsheet that wrote it; then "
 
 
 def assert_is_refused(place: JournalPlace, found: str) -> None:
     """Opens a journal that is refused, with advice, and stays as it is."""
-    before = content(place)
+    before = place.rows()
     with pytest.raises(JournalVersionError) as caught:
         place.open()
     database = make_url(place.url).database if place.url else place.data_dir / SQLITE_FILE
@@ -42,47 +31,33 @@ def assert_is_refused(place: JournalPlace, found: str) -> None:
     said = str(caught.value)
     assert said.startswith("database: ")
     assert f"{database} has {found}; {REFUSED}{advice}" in said
-    assert content(place) == before
+    assert place.rows() == before
 
 
-def leave_revision(place: JournalPlace, revision: str) -> None:
-    """Leaves a part of what the former migrations made."""
-    place.data_dir.mkdir()
+def rename_schema(place: JournalPlace, name: str) -> None:
+    """Gives a journal's schema another name."""
     with place.outside() as connection:
-        if place.url is None:
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("CREATE TABLE scheduler (id integer PRIMARY KEY, epoch bigint NOT NULL)")
-        connection.execute("INSERT INTO scheduler VALUES (1, 7)")
-        connection.execute("CREATE TABLE jobs (number integer PRIMARY KEY, job_id text NOT NULL)")
-        connection.execute("INSERT INTO jobs VALUES (1, 'job')")
-        connection.execute("CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
-        connection.execute(f"INSERT INTO alembic_version VALUES ('{revision}')")
-
-
-@pytest.mark.parametrize("revision", ["0001", "0007", "0015", "of tomorrow"])
-def test_a_journal_of_migrations_is_refused(place: JournalPlace, revision: str) -> None:
-    leave_revision(place, revision)
-    assert_is_refused(place, f"a journal of schema '{revision}'")
+        connection.execute(f"UPDATE journal_schema SET name = '{name}'")
 
 
 def test_a_scheduler_does_not_start_on_such_a_journal_and_leaves_each_byte(tmp_path: Path) -> None:
     place = JournalPlace(tmp_path / "data", None)
-    leave_revision(place, "0015")
+    place.open().close()
+    rename_schema(place, "journal-9")
     before = (place.data_dir / SQLITE_FILE).read_bytes()
     command = [sys.executable, "-m", "callsheet.cli.main", "scheduler", "--listen", "127.0.0.1:0", "--data-dir"]
     result = subprocess.run([*command, place.data_dir], capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stderr.startswith("callsheet: database: sqlite:///")) == (1, True)
-    assert "has a journal of schema '0015'; it must be empty or have schema 'journal-4'" in result.stderr
+    assert f"has a journal of schema 'journal-9'; it must be empty or have schema '{SCHEMA}'" in result.stderr
     assert (place.data_dir / SQLITE_FILE).read_bytes() == before
 
 
-def test_a_journal_of_another_schema_is_refused(place: JournalPlace) -> None:
+@pytest.mark.parametrize("found", ["journal-1", "journal-9", "0015"])
+def test_a_journal_of_a_newer_or_foreign_schema_is_refused(place: JournalPlace, found: str) -> None:
     place.open().close()
-    with place.outside() as connection:
-        connection.execute("UPDATE journal_schema SET name = 'journal-1'")
-    assert_is_refused(place, "a journal of schema 'journal-1'")
-    with place.outside() as connection:
-        connection.execute(f"UPDATE journal_schema SET name = '{SCHEMA}'")
+    rename_schema(place, found)
+    assert_is_refused(place, f"a journal of schema '{found}'")
+    rename_schema(place, SCHEMA)
     place.open().close()
 
 

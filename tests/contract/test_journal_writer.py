@@ -14,7 +14,7 @@ import pytest
 from callsheet.scheduler.core.words.records import ActionFinished, JobClosed, JobOpened, Record
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from callsheet.scheduler.store.journal import Journal
-from callsheet.scheduler.store.payloads import JournalBackloggedError, JournalStoppedError, StaleEpochError
+from callsheet.scheduler.store.journal_errors import JournalBackloggedError, JournalStoppedError, StaleEpochError
 from callsheet.scheduler.store.writer import GroupCommitWriter, WriterLimits
 
 from tests.support.journals import JournalPlace, submitted

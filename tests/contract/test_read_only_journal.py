@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from callsheet.scheduler.core.words.records import JobOpened, SchedulerAlive
 from callsheet.scheduler.history.reader import HistoryReader
-from callsheet.scheduler.store.payloads import DatabaseLockedError, DataDirectoryLockedError, JournalVersionError
+from callsheet.scheduler.store.journal_errors import DatabaseLockedError, DataDirectoryLockedError, JournalVersionError
 from callsheet.scheduler.store.read_only import DeadJournal
 from callsheet.v1 import admin_service_pb2
 from sqlalchemy import text

@@ -19,7 +19,7 @@ from callsheet.client import Client, ClientOptions, Job
 from callsheet.client import errors as client_errors
 from callsheet.client.session.channel import open_channel
 from callsheet.deploy.dead_run import DeadRun, opened
-from callsheet.scheduler.store.payloads import DataDirectoryUnusableError
+from callsheet.scheduler.store.journal_errors import DataDirectoryUnusableError
 from callsheet.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,

@@ -15,7 +15,7 @@ from callsheet.managers.noop import NoopService, NoopSettings
 from callsheet.scheduler.service.rpc import client_servicer
 from callsheet.scheduler.service.server import serve
 from callsheet.scheduler.service.settings import SchedulerSettings
-from callsheet.scheduler.store.payloads import DataDirectoryLockedError
+from callsheet.scheduler.store.journal_errors import DataDirectoryLockedError
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2,

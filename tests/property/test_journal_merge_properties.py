@@ -70,7 +70,7 @@ class Model:
         """Applies a record; False if it cannot follow those before it."""
         match record:
             case JobOpened(job_id, spec):
-                return _add(self.jobs, job_id, RecoveredJob(job_id, spec, 0))
+                return _add(self.jobs, job_id, RecoveredJob(job_id, spec))
             case JobClosed(job_id):
                 return self._close_job(job_id)
             case JobLease(job_id, expired, left) if job_id in self.jobs:
@@ -86,7 +86,7 @@ class Model:
                     return False
                 self.rollouts[service] = replace(self.rollouts[service], reference=reference, begun=begun)
             case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
-                opened = RecoveredTrajectory(job_id, name, spec, version, opened_at, "", "", {}, (), "")
+                opened = RecoveredTrajectory(job_id, name, spec, version, opened_at)
                 return _add(self.trajectories, (job_id, name), opened)
             case TrajectoryBegan(job_id, name, version) if (job_id, name) in self.trajectories:
                 began = replace(self.trajectories[job_id, name], policy_version=version, began=True)
@@ -106,8 +106,7 @@ class Model:
             case GroupCancelled(job_id, name) if (job_id, name) in self.trajectories:
                 self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], group_cancelled=True)
             case ActionSubmitted(job_id, name, trajectory, body_hash, spec, at, copies) if job_id in self.jobs:
-                row = RecoveredAction(job_id, name, trajectory, body_hash, spec, "queued", 0, 0, 0, "", at)
-                row = replace(row, copies_sandbox=copies)
+                row = RecoveredAction(job_id, name, trajectory, body_hash, spec, at, copies)
                 return _add(self.actions, (job_id, name), row)
             case ActionDispatched() | ActionCancelRequested() | ActionRequeued() | ActionFinished():
                 return self._apply_to_action(record)

@@ -15,7 +15,6 @@ from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredBatch,
-    RecoveredFinished,
     RecoveredJob,
     RecoveredRollout,
     RecoveredTrajectory,
@@ -40,8 +39,9 @@ class CoreJournal:
         self.alive_at: float | None = None
         self.away: list[tuple[float, float]] = []
         self.rollouts: dict[str, RecoveredRollout] = {}
-        self.buffered: dict[Row, RecoveredFinished] = {}
+        self.buffered: dict[Row, records.TrajectoryBuffered] = {}
         self.batches: dict[Row, RecoveredBatch] = {}
+        self.drains: dict[str, records.ManagerLeaves] = {}
         self._offers: dict[bytes, WeightsOffer] = {}
         self._results: dict[bytes, TrajectoryResult] = {}
         self._job_requests: dict[bytes, JobRequest] = {}
@@ -77,9 +77,7 @@ class CoreJournal:
     def _apply(self, record: records.Record) -> None:
         match record:
             case records.JobOpened(job_id, spec, epoch, sequence, opened):
-                self.jobs[job_id] = RecoveredJob(
-                    job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence, opened_at=opened
-                )
+                self.jobs[job_id] = RecoveredJob(job_id, spec, epoch, sequence, opened)
             case records.JobClosed(job_id, _, opened, closed, cost):
                 assert opened == self.jobs.pop(job_id).opened_at
                 self.closed_jobs[job_id, closed] = cost
@@ -110,6 +108,10 @@ class CoreJournal:
                     del self.trajectories[job_id, trajectory_id]
                 for key in [(job_id, action_id) for action_id in action_ids]:
                     del self.actions[key], self.outcomes[key], self.finished[key]
+            case records.ManagerLeaves(manager_id, _, leaves_by):
+                self.drains.pop(manager_id, None)
+                if leaves_by is not None:
+                    self.drains[manager_id] = record
             case records.SchedulerAway(_, since, until, forgotten):
                 self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
             case records.ClosedActionsKept(kept_actions, forgotten):
@@ -121,7 +123,7 @@ class CoreJournal:
         match record:
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
                 self.trajectories[job_id, trajectory_id] = RecoveredTrajectory(
-                    job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
+                    job_id, trajectory_id, spec, version, opened
                 )
             case records.TrajectoryBegan(job_id, trajectory_id, version):
                 self._change_trajectory(job_id, trajectory_id, policy_version=version, began=True)
@@ -150,8 +152,7 @@ class CoreJournal:
             case records.TrajectoryBuffered():
                 key = (record.job_id, record.trajectory_id)
                 assert key not in self.buffered, f"{key} finished twice"
-                values = {each.name: getattr(record, each.name) for each in fields(RecoveredFinished)}
-                self.buffered[key] = RecoveredFinished(**values)
+                self.buffered[key] = record
             case records.BufferedTrajectoriesRemoved(job_id, trajectory_ids):
                 for trajectory_id in trajectory_ids:
                     del self.buffered[job_id, trajectory_id]
@@ -183,18 +184,7 @@ class CoreJournal:
             case records.ActionSubmitted(job_id, action_id, trajectory_id, body_hash, spec, submitted, copies):
                 assert (job_id, action_id) not in self.actions, f"{action_id} was submitted twice"
                 self.actions[job_id, action_id] = RecoveredAction(
-                    job_id,
-                    action_id,
-                    trajectory_id,
-                    body_hash,
-                    spec,
-                    "queued",
-                    0,
-                    0,
-                    0,
-                    "",
-                    submitted,
-                    copies_sandbox=copies,
+                    job_id, action_id, trajectory_id, body_hash, spec, submitted, copies
                 )
             case records.ActionDispatched(job_id, action_id, attempt, epoch, sequence, manager_id, incarnation):
                 self.actions[job_id, action_id] = replace(
@@ -246,6 +236,7 @@ class CoreJournal:
             tuple(self.rollouts.values()),
             tuple(self.buffered.values()),
             tuple(self.batches.values()),
+            tuple(self.drains.values()),
         )
 
 

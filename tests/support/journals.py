@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from callsheet.scheduler.core.words.records import ActionSubmitted
-from callsheet.scheduler.store.engine import SQLITE_FILE
+from callsheet.scheduler.store.engine import SQLITE_FILE, create_journal_engine
 from callsheet.scheduler.store.journal import Journal, open_journal
+from sqlalchemy import MetaData, select
+
+Rows = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,18 @@ class JournalPlace:
         else:
             with closing(sqlite3.connect(self.data_dir / SQLITE_FILE)) as file, file:
                 yield file
+
+    def rows(self) -> Rows:
+        """Returns all rows of all tables."""
+        engine, found = create_journal_engine(self.data_dir, self.url), MetaData()
+        with engine.connect() as connection:
+            found.reflect(connection)
+            rows = {
+                table.name: [dict(row) for row in connection.execute(select(table)).mappings()]
+                for table in found.sorted_tables
+            }
+        engine.dispose()
+        return rows
 
     def count(self, table: str) -> int:
         """The number of rows of a table."""

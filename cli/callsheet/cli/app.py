@@ -45,6 +45,7 @@ _PLACES: Final = {
     "fleet": "fleet_commands:fleet_app",
     "submit": "submit_commands:submit_app",
     "token": "token_commands:token_app",
+    "journal": "journal_command:journal_app",
     "bench": "bench_command:bench_app",
 }
 

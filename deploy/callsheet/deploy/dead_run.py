@@ -29,11 +29,11 @@ from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs
-from callsheet.scheduler.service.learning import load_predictors
+from callsheet.scheduler.service.learning import load_learned
 from callsheet.scheduler.service.rpc.admin_servicer import status_of
 from callsheet.scheduler.service.server import JOURNALLED
 from callsheet.scheduler.service.turns import in_turns
-from callsheet.scheduler.store.payloads import DatabaseLockedError, DataDirectoryLockedError, JournalError
+from callsheet.scheduler.store.journal_errors import DatabaseLockedError, DataDirectoryLockedError, JournalError
 from callsheet.scheduler.store.read_only import DeadJournal
 from callsheet.v1 import admin_service_pb2, client_service_pb2, payload_service_pb2
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
@@ -77,7 +77,7 @@ class DeadRun:
         restore(self._state, recovered, JOURNALLED, self._now)
         _tell_of_the_end(self._state, self._now)
         self._history = HistoryReader(self._journal.engine)
-        self._predictors = load_predictors(self._journal)
+        self._predictors = load_learned(self._journal, self._state.held_memory)
         self._planner = FirstComePlanner()
 
     def close(self) -> None:

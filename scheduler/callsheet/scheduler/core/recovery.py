@@ -13,7 +13,7 @@ from callsheet.scheduler.core.jobs.final_close import count_open, restore_closed
 from callsheet.scheduler.core.jobs.idle_jobs import worked
 from callsheet.scheduler.core.jobs.leases import begin
 from callsheet.scheduler.core.jobs.retention import keep
-from callsheet.scheduler.core.state.announced_managers import Awaited
+from callsheet.scheduler.core.state.announced_managers import UNKNOWN, Awaited
 from callsheet.scheduler.core.state.buffer import BufferedTrajectory
 from callsheet.scheduler.core.state.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.state.forgotten_ids import completed_of, states_of
@@ -102,6 +102,8 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     _restore_buffers(state, recovered, decode, now)
     for action in waiting:
         enqueue(state, action, now)
+    for drain in recovered.drains:
+        state.awaited.setdefault(drain.manager_id, Awaited()).drain = drain
     for manager_id in state.awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
     state.summaries.restore(recovered.finished, recovered.closed, now)
@@ -278,6 +280,7 @@ def _restore_action(
 def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, now: float) -> None:
     token = Token(row.epoch, row.sequence)
     attempt = Attempt(token, action, row.manager_id, None, "", row.attempt, now, last_progress=now)
+    attempt.of_unknown_process = row.incarnation == UNKNOWN
     state.attempts[token] = attempt
     awaited = state.awaited.setdefault(row.manager_id, Awaited())
     awaited.attempts.setdefault(row.incarnation, []).append(attempt)

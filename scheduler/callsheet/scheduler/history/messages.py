@@ -7,7 +7,7 @@ from typing import Any
 
 from callsheet.scheduler.core.words.costs import Cost
 from callsheet.scheduler.core.words.records import ActionSummary
-from callsheet.scheduler.store.statements import decode_summary
+from callsheet.scheduler.store.summaries import decode_summary
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 from google.protobuf import timestamp_pb2
 

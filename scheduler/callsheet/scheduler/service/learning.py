@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import anyio
 import structlog
 from callsheet.scheduler.core.state.entities import Attempt
+from callsheet.scheduler.core.state.held_memory import HeldMemory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.words.events import AttemptEnded
 from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.nodes import Changes, Path, SavedNode
+from callsheet.scheduler.planner.predictors.nodes import Path, SavedNode
 from callsheet.scheduler.planner.predictors.requests import observation_of, with_attempts
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.read_only import DeadJournal
@@ -28,6 +30,11 @@ GATHERING_S = 0.1
 ALIKE_ENDS = 32
 ENDS_PER_TURN = 8
 MAX_WAITING_ENDS = 1024
+HELD_MEMORY: Final = "held memory"
+"""Begins the paths of what sandboxes held; a job and a label follow. Paths of predictors begin with a number."""
+
+_Path: TypeAlias = tuple[int | str | None, ...]
+_Saved: TypeAlias = tuple[_Path, Sequence[float]]
 
 _log = structlog.get_logger(__name__)
 
@@ -36,9 +43,15 @@ class Learning:
     """Teaches predictors and saves what they learned; see the module's docstring."""
 
     def __init__(
-        self, predictors: Predictors, engines: EngineKnowledge, journal: Journal, save_interval: float
+        self,
+        predictors: Predictors,
+        engines: EngineKnowledge,
+        journal: Journal,
+        save_interval: float,
+        held_memory: HeldMemory,
     ) -> None:
         self.predictors = predictors
+        self._held_memory = held_memory
         self._engines = engines
         self._journal = journal
         self._save_interval = save_interval
@@ -107,26 +120,41 @@ class Learning:
     async def save(self) -> None:
         """Saves what changed, a few nodes at a time. What cannot be saved is only logged: nothing depends on it."""
         nodes = 0
-        while any(changes := self.predictors.take_changes(NODES_PER_SAVE)):
+        while any(changes := self._take_changes()):
             try:
-                await anyio.to_thread.run_sync(_write, self._journal, changes)
+                await anyio.to_thread.run_sync(_write, self._journal, *changes)
             except SQLAlchemyError as error:
                 _log.error("predictors_not_saved", reason=str(error))
                 return
-            nodes += len(changes.saved)
+            nodes += len(changes[0])
         if nodes:
             _log.debug("predictors_saved", nodes=nodes)
 
+    def _take_changes(self) -> tuple[list[_Saved], list[_Path]]:
+        nodes, held = self.predictors.take_changes(NODES_PER_SAVE), self._held_memory.take_unsaved(NODES_PER_SAVE)
+        saved = [((HELD_MEMORY, *key), lives) for key, lives in held if lives]
+        removed = [(HELD_MEMORY, *key) for key, lives in held if not lives]
+        return [*nodes.saved, *saved], [*nodes.removed, *removed]
 
-def load_predictors(journal: Journal | DeadJournal) -> Predictors:
-    """Predictors as they were saved; what an earlier version saved in another form is left out."""
-    predictors = Predictors()
-    rows = journal.load_predictors()
-    left_out = predictors.restore(SavedNode(Path(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
+
+def load_learned(journal: Journal | DeadJournal, held_memory: HeldMemory) -> Predictors:
+    """Returns predictors as they were saved, and fills `held_memory`; rows of another form are left out."""
+    predictors, nodes, left_out = Predictors(), [], 0
+    rows = [(json.loads(path), json.loads(numbers)) for path, numbers in journal.load_predictors()]
+    for path, numbers in rows:
+        if path[0] != HELD_MEMORY:
+            nodes.append(SavedNode(Path(*path), numbers))
+            continue
+        try:
+            _, job, label = path
+            held_memory.put(job, label, numbers)
+        except ValueError:
+            left_out += 1
+    left_out += predictors.restore(nodes)
     _log.info("predictors_loaded", nodes=len(rows) - left_out, left_out=left_out)
     return predictors
 
 
-def _write(journal: Journal, changes: Changes) -> None:
-    saved = [(json.dumps(path), json.dumps(numbers)) for path, numbers in changes.saved]
-    journal.save_predictors(saved, [json.dumps(path) for path in changes.removed])
+def _write(journal: Journal, saved: Sequence[_Saved], removed: Sequence[_Path]) -> None:
+    rows = [(json.dumps(path), json.dumps(numbers)) for path, numbers in saved]
+    journal.save_predictors(rows, [json.dumps(path) for path in removed])

@@ -16,6 +16,7 @@ import structlog
 from callsheet.scheduler.access.token_file import TokenFile
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state.announced_managers import ExpectedRole
+from callsheet.scheduler.core.state.held_memory import HeldMemory
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.words.costs import read_prices
 from callsheet.scheduler.core.words.records import SchedulerAlive
@@ -29,7 +30,7 @@ from callsheet.scheduler.service.codec.decode import decode_action, decode_job, 
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
 from callsheet.scheduler.service.codec.requests import decode_result
 from callsheet.scheduler.service.garbage_collection import short_pauses
-from callsheet.scheduler.service.learning import Learning, load_predictors
+from callsheet.scheduler.service.learning import Learning, load_learned
 from callsheet.scheduler.service.limits.guard import TokenGuard
 from callsheet.scheduler.service.limits.peer_limits import LimitingInterceptor, PeerLimits
 from callsheet.scheduler.service.limits.refusal_log import RefusalLog
@@ -145,14 +146,16 @@ async def _serve_with(
         failure.append(error)
         failed.set()
 
-    predictors = await anyio.to_thread.run_sync(load_predictors, journal)
+    held_memory = HeldMemory()
+    predictors = await anyio.to_thread.run_sync(load_learned, journal, held_memory)
     engines = EngineKnowledge()
     planning = make_planning(settings.planner, settings.hold_after, predictors, engines)
     tally = Tally()
-    state = await anyio.to_thread.run_sync(_recover, settings, expected, journal, planning, tally)
+    recover = partial(_recover, held_memory=held_memory)
+    state = await anyio.to_thread.run_sync(recover, settings, expected, journal, planning, tally)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
-    learning = Learning(predictors, engines, journal, settings.predictor_save_interval)
+    learning = Learning(predictors, engines, journal, settings.predictor_save_interval, held_memory)
     rights = PayloadRights(payloads, state)
     claims = PayloadClaims(payloads, rights, lambda job_id: job_id in state.jobs)
     audit = AuditTrail(settings.data_dir / "audit.jsonl")
@@ -224,6 +227,8 @@ def _recover(
     journal: Journal,
     planning: Planner,
     tally: Tally,
+    *,
+    held_memory: HeldMemory,
 ) -> SchedulerState:
     epoch = journal.begin_epoch()
     core = CoreSettings(
@@ -249,6 +254,7 @@ def _recover(
         max_buffered=settings.max_buffered,
     )
     state = SchedulerState(epoch, tally.counting(encode_outcome), core)
+    state.held_memory = held_memory
     if isinstance(planning, SolverPlanning):
         planning.attach(state)
     restore(state, journal.load(), JOURNALLED, Clock().now())

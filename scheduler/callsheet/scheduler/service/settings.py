@@ -51,6 +51,15 @@ def _price(text: str) -> str:
     return text
 
 
+DatabaseUrl = Annotated[
+    str | None,
+    Setting(
+        "SQLAlchemy URL of the journal.",
+        variable="CALLSHEET_DATABASE_URL",
+        default_text="SQLite in the data directory",
+        secret=True,
+    ),
+]
 Prices = Annotated[
     tuple[str, ...],
     Setting(
@@ -105,15 +114,7 @@ class SchedulerSettings:
     ] = None
     access: AccessSettings = field(default_factory=AccessSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
-    database_url: Annotated[
-        str | None,
-        Setting(
-            "SQLAlchemy URL of the journal.",
-            variable="CALLSHEET_DATABASE_URL",
-            default_text="SQLite in the data directory",
-            secret=True,
-        ),
-    ] = field(default=None, repr=False)
+    database_url: DatabaseUrl = field(default=None, repr=False)
     redis_url: Annotated[
         str | None,
         Setting(

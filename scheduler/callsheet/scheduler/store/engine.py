@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from callsheet.scheduler.store.payloads import DatabaseSettingError
+from callsheet.scheduler.store.journal_errors import DatabaseSettingError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from callsheet.options.private_files import make_private_directory
 from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.core.words.recovered import Recovered
 from callsheet.scheduler.store.closed_jobs import ClosedJobs
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
-from callsheet.scheduler.store.merge import merge
-from callsheet.scheduler.store.payloads import (
-    DatabaseLockedError,
-    DataDirectoryLockedError,
-    DataDirectoryUnusableError,
+from callsheet.scheduler.store.free_space import give_back, has_much_free, warn_without_vacuum
+from callsheet.scheduler.store.journal_errors import (
     StaleEpochError,
 )
+from callsheet.scheduler.store.learned import SavedRow, load_nodes, replace_nodes
+from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
+from callsheet.scheduler.store.merge import merge
+from callsheet.scheduler.store.migrations import prepare_tables
 from callsheet.scheduler.store.recovered_rows import load_recovered
 from callsheet.scheduler.store.row_changes import Numbering
 from callsheet.scheduler.store.schema import (
@@ -31,184 +30,17 @@ from callsheet.scheduler.store.schema import (
     closed_jobs,
     forgotten_actions,
     jobs,
-    make_tables,
-    predictor_nodes,
     scheduler,
     trajectories,
 )
 from callsheet.scheduler.store.statements import ChangeWriter
-from filelock import FileLock, Timeout
 from sqlalchemy import (
     Connection,
     Engine,
-    bindparam,
-    delete,
     func,
-    insert,
     select,
-    text,
     update,
 )
-from sqlalchemy.exc import OperationalError
-
-# One scheduler per data directory, and one per database.
-
-LOCK_FILE: Final = "scheduler.lock"
-HOLDER_FILE: Final = "scheduler.pid"
-
-# The advisory lock of PostgreSQL is a number: the first eight bytes of the project's name.
-ADVISORY_LOCK_KEY: Final = int.from_bytes(b"callshee", "big")
-
-
-class DataDirectoryLock:
-    """Holds the lock of a data directory, which is created if need be, until `release` or the end of the process."""
-
-    def __init__(self, data_dir: Path) -> None:
-        """Take the lock.
-
-        Raises:
-            DataDirectoryLockedError: Another scheduler holds it.
-            DataDirectoryUnusableError: It cannot be made or written.
-        """
-        self._holder_file = data_dir / HOLDER_FILE
-        # Not bound to a thread: the one that closes the journal need not be the one that opened it.
-        self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False, mode=0o600)
-        try:
-            make_private_directory(data_dir)
-            self._lock.acquire()
-            # In a file of its own, since taking the lock may truncate the lock file.
-            self._holder_file.touch(mode=0o600)
-            self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
-        except Timeout:
-            raise DataDirectoryLockedError(data_dir, holder_of(data_dir)) from None
-        except OSError as error:
-            self._lock.release()
-            raise DataDirectoryUnusableError(data_dir, error) from error
-
-    def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
-        if self._lock.is_locked:
-            self._holder_file.unlink(missing_ok=True)
-            self._lock.release()
-
-
-def holder_of(data_dir: Path) -> int | None:
-    """The process that took the lock of a data directory last, where that can be read."""
-    try:
-        return int((data_dir / HOLDER_FILE).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def lock_database(connection: Connection, timeout_s: float) -> None:
-    """Take the advisory lock of a PostgreSQL database for as long as `connection` lives; on SQLite there is none.
-
-    Waits, since a server may take a moment to notice that a killed scheduler is gone.
-
-    Raises:
-        DatabaseLockedError: Another scheduler still holds it after `timeout_s` seconds.
-    """
-    if connection.dialect.name != "postgresql":
-        return
-    try:
-        with connection.begin():
-            connection.execute(text(f"SET LOCAL lock_timeout = '{max(1, round(timeout_s * 1000))}ms'"))
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": ADVISORY_LOCK_KEY})
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
-            raise
-        holder = database_holder(connection)
-        raise DatabaseLockedError(shown_url(connection.engine.url), holder) from None
-
-
-def database_holder(connection: Connection) -> str | None:
-    """The name of the connection that holds a PostgreSQL database's lock; None if nobody does, and on SQLite."""
-    if connection.dialect.name != "postgresql":
-        return None
-    query = text(
-        "SELECT activity.application_name FROM pg_locks AS lock JOIN pg_stat_activity AS activity USING (pid)"
-        " WHERE lock.locktype = 'advisory' AND lock.granted"
-        " AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        " AND (lock.classid::bigint << 32) + lock.objid::bigint = :key"
-    )
-    with connection.begin():
-        name = connection.scalar(query, {"key": ADVISORY_LOCK_KEY})
-    return None if name is None else str(name)
-
-
-# What deleted rows leave behind: a SQLite file gives it back, a PostgreSQL server cleans up often enough.
-#
-# Free pages of a file are used again before it grows. They go back to the file system where they are much of it, for
-# instance after a large job was closed. PostgreSQL's autovacuum does the same; the tables tell it to come sooner.
-# No function may be called inside a transaction.
-# Free pages that a file may keep: so many, or so large a part of it. They are used again soon.
-_KEPT_PAGES: Final = 4_096
-_KEPT_PART: Final = 0.25
-# Moved in one transaction; commits wait for it.
-_PAGES_PER_STEP: Final = 1_000
-
-
-def warn_without_vacuum(connection: Connection) -> None:
-    """Warns of a PostgreSQL server that does not clean up."""
-    if connection.dialect.name == "postgresql" and _scalar(connection, "SHOW autovacuum") != "on":
-        _log.warning("journal_autovacuum_off", effect="the database grows with each change")
-
-
-def has_much_free(connection: Connection) -> bool:
-    """Whether a file has so many free pages that some should be given back."""
-    if connection.dialect.name != "sqlite":
-        return False
-    free, pages = int(_scalar(connection, "PRAGMA freelist_count")), int(_scalar(connection, "PRAGMA page_count"))
-    return free > max(_KEPT_PAGES, pages * _KEPT_PART)
-
-
-def give_back(connection: Connection) -> None:
-    """Gives some free pages of a file back."""
-    # A script, as the driver ends a single statement without rows after its first step: here after one page.
-    _driver(connection).executescript(f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})")
-
-
-def _scalar(connection: Connection, statement: str) -> str | int:
-    cursor = _driver(connection).execute(statement)
-    value: str | int = cursor.fetchone()[0]
-    cursor.close()
-    if connection.dialect.name != "sqlite":
-        _driver(connection).rollback()
-    return value
-
-
-def _driver(connection: Connection) -> Any:
-    driver = connection.connection.driver_connection
-    if driver is None:
-        raise RuntimeError("the connection is closed")
-    return driver
-
-
-# What the predictors learned, as rows that are replaced whole. The store does not look into them.
-SavedRow = tuple[str, str]
-"""A node's path and its numbers, both JSON."""
-
-
-def replace_nodes(connection: Connection, saved: Sequence[SavedRow], removed: Sequence[str]) -> None:
-    """Writes nodes, whether they are there or not, and deletes those removed."""
-    gone = [{"key_name": _name(path)} for path in [*(path for path, _ in saved), *removed]]
-    if gone:
-        connection.execute(delete(predictor_nodes).where(predictor_nodes.c.name == bindparam("key_name")), gone)
-    if saved:
-        rows = [{"name": _name(path), "path": path, "numbers": numbers} for path, numbers in saved]
-        connection.execute(insert(predictor_nodes), rows)
-
-
-def load_nodes(connection: Connection) -> list[SavedRow]:
-    """All nodes."""
-    rows = connection.execute(select(predictor_nodes.c.path, predictor_nodes.c.numbers))
-    return [(row.path, row.numbers) for row in rows]
-
-
-def _name(path: str) -> str:
-    # Paths hold labels and tasks of clients, and PostgreSQL's index takes no long ones.
-    return sha256(path.encode()).hexdigest()
-
 
 _KEEP_OR_MOVE: Final = "finish or drop its work with the Callsheet that wrote it; then "
 _log = structlog.get_logger(__name__)
@@ -279,7 +111,7 @@ class Journal:
         database = shown_url(self._engine.url)
         self._connection = self._engine.connect()
         lock_database(self._connection, lock_timeout_s)
-        make_tables(self._connection, database, self._advice())
+        prepare_tables(self._connection, database, self._advice())
         warn_without_vacuum(self._connection)
         _log.info("journal_opened", database=database)
 
@@ -335,8 +167,8 @@ class Journal:
             self._check_epoch(cursor.fetchone()[0])
             changes = merge(records, self._numbering)
             self._writer.write(cursor, changes)
-        self._closed.add(changes.closed_jobs)
-        if changes.forgotten_actions:
+        self._closed.add(int(number) for (number,) in changes.tables[closed_jobs].new)
+        if changes.tables[forgotten_actions]:
             self._look_for_space()
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:
@@ -429,6 +261,7 @@ class Journal:
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
     open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
-    newest = (trajectories.c.id, actions.c.id, forgotten_actions.c.number, batches.c.number)
-    following = [1 + (connection.scalar(select(func.max(column))) or 0) for column in newest]
-    return Numbering(open_jobs, 1 + max([0, *open_jobs.values(), *garbage]), *following)
+    numbers = (trajectories.c.id, actions.c.id, forgotten_actions.c.number, batches.c.number)
+    newest = Counter({column.table: connection.scalar(select(func.max(column))) or 0 for column in numbers})
+    newest[jobs] = max([0, *open_jobs.values(), *garbage])
+    return Numbering(open_jobs, newest)

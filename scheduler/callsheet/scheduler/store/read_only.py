@@ -22,14 +22,16 @@ from callsheet.scheduler.store.engine import (
     shown_url,
     sqlite_engine,
 )
-from callsheet.scheduler.store.journal import LOCK_FILE, SavedRow, database_holder, holder_of, load_nodes
-from callsheet.scheduler.store.payloads import (
+from callsheet.scheduler.store.journal_errors import (
     DatabaseLockedError,
     DataDirectoryLockedError,
     DataDirectoryUnusableError,
 )
+from callsheet.scheduler.store.learned import SavedRow, load_nodes
+from callsheet.scheduler.store.locks import LOCK_FILE, database_holder, holder_of
+from callsheet.scheduler.store.migrations import check_schema
 from callsheet.scheduler.store.recovered_rows import load_recovered
-from callsheet.scheduler.store.schema import check_schema, scheduler
+from callsheet.scheduler.store.schema import scheduler
 from sqlalchemy import Engine, select
 
 _ADVICE: Final = "open it with the Callsheet that wrote it"

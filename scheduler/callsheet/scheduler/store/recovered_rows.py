@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from callsheet.scheduler.core.words.records import MAX_FINISHED
+from callsheet.scheduler.core.words.records import MAX_FINISHED, ManagerLeaves, Record, TrajectoryBuffered
 from callsheet.scheduler.core.words.recovered import (
     Recovered,
     RecoveredAction,
     RecoveredBatch,
-    RecoveredFinished,
     RecoveredJob,
     RecoveredRollout,
     RecoveredTrajectory,
@@ -19,6 +18,7 @@ from callsheet.scheduler.store.schema import (
     actions,
     batches,
     buffered,
+    drains,
     forgotten_actions,
     jobs,
     rollouts,
@@ -26,13 +26,10 @@ from callsheet.scheduler.store.schema import (
     times_away,
     trajectories,
 )
-from callsheet.scheduler.store.statements import load_closed, load_finished
+from callsheet.scheduler.store.summaries import load_closed, load_finished
 from sqlalchemy import ColumnElement, Connection, Table, case, func, select
 
-Loaded = TypeVar(
-    "Loaded",
-    bound=RecoveredJob | RecoveredTrajectory | RecoveredAction | RecoveredRollout | RecoveredFinished | RecoveredBatch,
-)
+Loaded = TypeVar("Loaded", bound=Record)
 
 # Fields of recovered rows that are no column of their table.
 _DERIVED: Final[dict[str, ColumnElement[Any]]] = {
@@ -58,17 +55,18 @@ def load_recovered(connection: Connection) -> Recovered:
         connection.scalar(select(scheduler.c.alive_at)),
         _load_times_away(connection),
         _load(connection, RecoveredRollout, rollouts, "service"),
-        _load(connection, RecoveredFinished, buffered, "number"),
+        _load(connection, TrajectoryBuffered, buffered, "number"),
         _load(connection, RecoveredBatch, batches, "number"),
+        _load(connection, ManagerLeaves, drains, "manager_id"),
     )
 
 
 def _load(connection: Connection, kind: type[Loaded], table: Table, by: str) -> tuple[Loaded, ...]:
-    """What open jobs have in a table; the columns are the fields of `kind`."""
+    """What open jobs have in a table, or all rows of one that has no jobs; the columns are the fields of `kind`."""
     derived = {**_DERIVED, "spec": _OPEN_SPEC} if table is actions else _DERIVED
     columns = [derived[field.name] if field.name in derived else table.c[field.name] for field in fields(kind)]
     wanted = select(*columns)
-    if table is not jobs:
+    if "job_number" in table.c:
         wanted = wanted.select_from(table).join(jobs, jobs.c.number == table.c.job_number)
     return tuple(kind(*row) for row in connection.execute(wanted.order_by(table.c[by])))
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from callsheet.scheduler.store.schema import KEYS
+from sqlalchemy import Table
 
 Row: TypeAlias = dict[str, object]
 Key: TypeAlias = tuple[int | str, ...]
@@ -12,14 +16,20 @@ Key: TypeAlias = tuple[int | str, ...]
 
 @dataclass(slots=True)
 class Numbering:
-    """The surrogate keys in use. Those that are next were never given to a live row."""
+    """The surrogate keys in use.
+
+    Attributes:
+        open_jobs: Numbers of the open jobs.
+        newest: The greatest number that was ever given to a row of each table that is still there.
+    """
 
     open_jobs: dict[str, int] = field(default_factory=dict)
-    next_job: int = 1
-    next_trajectory: int = 1
-    next_action: int = 1
-    next_forgotten: int = 1
-    next_batch: int = 1
+    newest: Counter[Table] = field(default_factory=Counter)
+
+    def take(self, table: Table) -> int:
+        """Returns the next number for a row of a table."""
+        self.newest[table] += 1
+        return self.newest[table]
 
 
 class TableChanges:
@@ -37,10 +47,6 @@ class TableChanges:
         self.new: dict[Key, Row] = {}
         self.updates: dict[Key, Row] = {}
         self.removed: dict[Key, None] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        """Whether a row is new, or changed."""
-        return key in self.new or key in self.updates
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
@@ -75,30 +81,22 @@ class RowChanges:
     """What one transaction writes.
 
     Attributes:
-        jobs: By number; the rows of a job that is closed are removed later.
-        of_jobs: The tables of rows under a job, by its number and their ids in it.
-        forgotten_actions: What stays of actions and trajectories that were removed.
-        closed_jobs: Rows of the jobs that were closed, by number.
+        tables: The rows of each table; those of a job that is closed are removed later.
         closed_jobs_grown: What closed jobs cost by now, by their ids and when they were closed.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
-        alive_at: When the scheduler was last known to run; None if that is not told.
-        times_away: Times without a scheduler.
-        away_before: Such times that ended up to then are deleted.
+        alive_at: When the scheduler was last known to run; None if no record says so.
+        away_before: Times without a scheduler that ended up to then are deleted.
     """
 
     def __init__(self) -> None:
-        self.jobs = TableChanges()
-        self.trajectories = TableChanges()
-        self.actions = TableChanges()
-        self.rollouts = TableChanges()
-        self.buffered = TableChanges()
-        self.batches = TableChanges()
-        self.of_jobs = (self.trajectories, self.actions, self.rollouts, self.buffered, self.batches)
-        self.forgotten_actions: list[Row] = []
-        self.closed_actions: list[Row] = []
-        self.closed_jobs: dict[int, Row] = {}
+        self.tables: dict[Table, TableChanges] = {table: TableChanges() for table in KEYS}
         self.closed_jobs_grown: dict[tuple[str, float], str] = {}
         self.forgotten_up_to = 0
         self.alive_at: float | None = None
-        self.times_away: list[Row] = []
         self.away_before = 0.0
+
+    def drop_job(self, number: int) -> None:
+        """Drops whatever was changed under a job, which is closed, so that it is never written."""
+        for table, key in KEYS.items():
+            if key[0] == "job_number":
+                self.tables[table].drop_job(number)

@@ -1,26 +1,22 @@
-"""The journal's tables.
-
-`make_tables` creates them in an empty database and refuses every other one: there are no migrations before a release.
+"""The journal's tables as they are today; `migrations` makes them, and brings those of an earlier schema to these.
 
 An open job has a number, so that its rows do not repeat its id. Trajectories and actions have a surrogate id that grows
 with their first commit: measured on SQLite it writes twice as many rows per second as a table clustered by
 (job, action id), and it is the order in which a restarted scheduler wants them back.
+
+A column's default is the value that a new row has if its record names none; without a default it is null.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
-from callsheet.scheduler.core.words.costs import Account, Cost
-from callsheet.scheduler.store.payloads import JournalVersionError
+from callsheet.scheduler.store.column_types import AccountText, Json, OthersText
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    Connection,
-    Dialect,
     Double,
     Index,
     Integer,
@@ -28,16 +24,14 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    TypeDecorator,
     UniqueConstraint,
-    insert,
-    inspect,
-    select,
-    text,
 )
 
-SCHEMA: Final = "journal-4"
-"""Of these tables and of the meaning of their rows. Any change of them takes another name."""
+SCHEMA: Final = "journal-5"
+"""Of these tables and of the meaning of their rows. A change of them takes another name and a step in `migrations`."""
+
+QUEUED: Final = "queued"
+"""State of an action that waits for its next attempt."""
 
 metadata: Final = MetaData(
     naming_convention={
@@ -53,39 +47,6 @@ metadata: Final = MetaData(
 _CHANGING: Final = {"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_vacuum_threshold": 1000}
 _LARGE: Final = {**_CHANGING, **{f"toast.{name}": value for name, value in _CHANGING.items()}}
 _IN_PLACE: Final = {**_LARGE, "fillfactor": 80}
-
-
-class _Json(TypeDecorator[Any]):
-    """A JSON text that is read as a dict or a tuple. It is written as a text, as the driver takes it."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Reads it."""
-        found = json.loads(value or "null")
-        return tuple(found) if isinstance(found, list) else found
-
-
-class _Account(_Json):
-    """The account of a job or a trajectory; null for one without any cost."""
-
-    cache_ok = True
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Account | None:
-        """Reads it."""
-        found = super().process_result_value(value, dialect)
-        return Account(Cost(*found[1:3]), Cost(*found[3:]), found[0]) if found else None
-
-
-def encode_account(account: Account) -> str:
-    """The text of an account."""
-    spent, rate = account.spent, account.rate
-    return encode_json((account.since, spent.held, spent.used, rate.held, rate.used))
-
-
-# Made once: `json.dumps` would make an encoder for every row.
-encode_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 # SQLite makes only a column of type INTEGER the row id itself.
 _Identifier: Final = BigInteger().with_variant(Integer(), "sqlite")
@@ -118,14 +79,14 @@ jobs: Final = Table(
     metadata,
     Column("number", _Identifier, primary_key=True, autoincrement=False),
     Column("job_id", Text, nullable=False),
-    Column("policy_version", BigInteger, nullable=False),
+    Column("policy_version", BigInteger, nullable=False, default=0),
     Column("spec", LargeBinary, nullable=False),
-    Column("expired", Boolean, nullable=False),
+    Column("expired", Boolean, nullable=False, default=False),
     Column("lease_left", Double),
     Column("begun_epoch", BigInteger, nullable=False),
     Column("begun_sequence", BigInteger, nullable=False),
     Column("opened_at", Double, nullable=False),
-    Column("cost", _Account),
+    Column("cost", AccountText),
     UniqueConstraint("job_id"),
     postgresql_with=_CHANGING,
 )
@@ -142,7 +103,7 @@ closed_jobs: Final = Table(
     Column("opened_at", Double, nullable=False),
     Column("closed_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("cost", _Json, nullable=False),
+    Column("cost", Json, nullable=False),
     Index(None, "closed_at", "number"),
     postgresql_with=_CHANGING,
 )
@@ -159,21 +120,21 @@ trajectories: Final = Table(
     Column("trajectory_id", Text, nullable=False),
     Column("policy_version", BigInteger, nullable=False),
     Column("opened_at", Double, nullable=False),
-    Column("began", Boolean, nullable=False),
-    Column("sandbox_id", Text, nullable=False),
-    Column("manager_id", Text, nullable=False),
-    Column("held", _Json, nullable=False),
-    Column("held_cores", _Json, nullable=False),
-    Column("had_sandbox", Boolean, nullable=False),
-    Column("died", Boolean, nullable=False),
-    Column("command_timeout", Double, nullable=False),
-    Column("group_cancelled", Boolean, nullable=False),
-    Column("end", Text, nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("began", Boolean, nullable=False, default=False),
+    Column("sandbox_id", OthersText, nullable=False, default=""),
+    Column("manager_id", Text, nullable=False, default=""),
+    Column("held", Json, nullable=False, default="{}"),
+    Column("held_cores", Json, nullable=False, default="[]"),
+    Column("had_sandbox", Boolean, nullable=False, default=False),
+    Column("died", Boolean, nullable=False, default=False),
+    Column("command_timeout", Double, nullable=False, default=0.0),
+    Column("group_cancelled", Boolean, nullable=False, default=False),
+    Column("end", Text, nullable=False, default=""),
+    Column("reason", OthersText, nullable=False, default=""),
     Column("closed_at", Double),
     Column("group_id", Text, nullable=False),
     Column("reward", Double),
-    Column("cost", _Account),
+    Column("cost", AccountText),
     Column("spec", LargeBinary, nullable=False),
     UniqueConstraint("job_number", "trajectory_id"),
     Index(None, "job_number", "policy_version", "id"),
@@ -198,17 +159,17 @@ actions: Final = Table(
     Column("action_id", Text, nullable=False),
     Column("trajectory_id", Text, nullable=False),
     Column("kind", Integer, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("manager_id", Text, nullable=False),
-    Column("incarnation", Text, nullable=False),
+    Column("state", Text, nullable=False, default=QUEUED),
+    Column("attempt", Integer, nullable=False, default=0),
+    Column("epoch", BigInteger, nullable=False, default=0),
+    Column("sequence", BigInteger, nullable=False, default=0),
+    Column("manager_id", Text, nullable=False, default=""),
+    Column("incarnation", Text, nullable=False, default=""),
     Column("submitted_at", Double, nullable=False),
     Column("finished_at", Double),
     Column("body_hash", LargeBinary, nullable=False),
     Column("copies_sandbox", Boolean, nullable=False),
-    Column("cancel_reason", Text, nullable=False),
+    Column("cancel_reason", OthersText, nullable=False, default=""),
     Column("summary", Text),
     Column("spec", LargeBinary, nullable=False),
     Column("outcome", LargeBinary),
@@ -253,9 +214,9 @@ rollouts: Final = Table(
     Column("version", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("sequence", BigInteger, nullable=False),
-    Column("begun", Boolean, nullable=False),
+    Column("begun", Boolean, nullable=False, default=False),
     Column("plan", LargeBinary, nullable=False),
-    Column("reference", LargeBinary, nullable=False),
+    Column("reference", LargeBinary, nullable=False, default=b""),
 )
 """The newest weights of each service that an open job published."""
 
@@ -283,9 +244,19 @@ batches: Final = Table(
     Column("lease_s", Double, nullable=False),
     Column("policy_version", BigInteger, nullable=False),
     Column("acknowledged", Boolean, nullable=False),
-    Column("trajectory_ids", _Json, nullable=False),
+    Column("trajectory_ids", Json, nullable=False),
 )
 """Batches that are leased, and the newest that were acknowledged or went back, which have no trajectories."""
+
+drains: Final = Table(
+    "drains",
+    metadata,
+    Column("manager_id", Text, primary_key=True),
+    Column("incarnation", Text, nullable=False),
+    Column("leaves_by", Double, nullable=False),
+    postgresql_with=_CHANGING,
+)
+"""Managers that were asked to leave; `leaves_by` is infinite for one that leaves once its last sandbox has ended."""
 
 predictor_nodes: Final = Table(
     "predictor_nodes",
@@ -294,41 +265,22 @@ predictor_nodes: Final = Table(
     Column("path", Text, nullable=False),
     Column("numbers", Text, nullable=False),
 )
-"""What the predictors learned: `name` is a hash of `path`; both others are JSON."""
+"""What was learned of durations and of held memory: `name` is a hash of `path`; both others are JSON.
 
+A cache: a scheduler works without its rows, which are written now and then.
+"""
 
-def make_tables(connection: Connection, database: str, advice: str) -> None:
-    """Make the tables in a database that has none of them; one that has them all is left as it is.
-
-    The caller holds the lock of the data directory or database, so no other scheduler does the same.
-
-    Args:
-        connection: Outside of a transaction.
-        database: Its name in the error.
-        advice: What its owner can do in place of using it.
-
-    Raises:
-        JournalVersionError: The database has tables of another schema. Nothing in it was changed.
-    """
-    with connection.begin():
-        present = set(inspect(connection).get_table_names())
-        if not present & metadata.tables.keys():
-            metadata.create_all(connection)
-            connection.execute(insert(journal_schema).values(name=SCHEMA))
-            connection.execute(insert(scheduler).values(id=1, epoch=0))
-            return
-        check_schema(connection, database, advice)
-
-
-def check_schema(connection: Connection, database: str, advice: str) -> None:
-    """Checks that a database has these tables; see `make_tables`, and `connection` may be in a transaction.
-
-    Raises:
-        JournalVersionError: It has others, or none.
-    """
-    present = set(inspect(connection).get_table_names())
-    found = connection.scalar(select(journal_schema.c.name)) if journal_schema.name in present else None
-    if found is None and "alembic_version" in present:
-        found = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    if found != SCHEMA:
-        raise JournalVersionError(database, found, SCHEMA, advice)
+KEYS: Final[dict[Table, tuple[str, ...]]] = {
+    jobs: ("number",),
+    trajectories: ("job_number", "trajectory_id"),
+    actions: ("job_number", "action_id"),
+    rollouts: ("job_number", "service"),
+    buffered: ("job_number", "trajectory_id"),
+    batches: ("job_number", "batch_id"),
+    forgotten_actions: ("job_number", "number"),
+    closed_jobs: ("number",),
+    closed_actions: ("number",),
+    drains: ("manager_id",),
+    times_away: ("epoch",),
+}
+"""The tables that records change, with the columns that name a row."""

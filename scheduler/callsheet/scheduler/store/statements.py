@@ -8,33 +8,16 @@ waits for. Compiled here, the statement is still SQLAlchemy's for either databas
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final
 
-from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
-from callsheet.scheduler.store.payloads import InconsistentRecordError
+from callsheet.scheduler.store.journal_errors import InconsistentRecordError
 from callsheet.scheduler.store.row_changes import Key, Row, RowChanges, TableChanges
-from callsheet.scheduler.store.schema import (
-    actions,
-    batches,
-    buffered,
-    closed_actions,
-    closed_jobs,
-    encode_json,
-    forgotten_actions,
-    jobs,
-    rollouts,
-    scheduler,
-    times_away,
-    trajectories,
-)
+from callsheet.scheduler.store.schema import KEYS, actions, closed_actions, closed_jobs, scheduler, times_away
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Delete,
     Dialect,
     Insert,
@@ -43,7 +26,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     insert,
-    select,
     update,
 )
 
@@ -131,23 +113,13 @@ class ChangeWriter:
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        def inserted(table: Table) -> Statement:
-            return Statement(dialect, insert(table), tuple(table.columns.keys()))
-
-        self._jobs: Final = TableWriter(dialect, jobs, ("number",))
-        self._of_jobs: Final = (
-            TableWriter(dialect, trajectories, ("job_number", "trajectory_id")),
-            TableWriter(dialect, actions, ("job_number", "action_id"), actions.c.outcome.is_(None)),
-            TableWriter(dialect, rollouts, ("job_number", "service")),
-            TableWriter(dialect, buffered, ("job_number", "trajectory_id")),
-            TableWriter(dialect, batches, ("job_number", "batch_id")),
-        )
-        self._closed_jobs: Final = inserted(closed_jobs)
+        own = {actions: actions.c.outcome.is_(None)}
+        self._tables: Final = {
+            table: TableWriter(dialect, table, key, *([own[table]] if table in own else []))
+            for table, key in KEYS.items()
+        }
         known = closed_jobs.c.closed_at == bindparam("at"), closed_jobs.c.job_id == bindparam("of")
         self._grow: Final = Statement(dialect, update(closed_jobs).where(*known).values(cost=bindparam("grown")))
-        self._forgotten_actions: Final = inserted(forgotten_actions)
-        self._closed_actions: Final = inserted(closed_actions)
-        self._times_away: Final = inserted(times_away)
         forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
         self._forget: Final = Statement(dialect, forgotten)
         self._alive: Final = Statement(dialect, update(scheduler).values(alive_at=bindparam("at")))
@@ -160,63 +132,14 @@ class ChangeWriter:
         Raises:
             InconsistentRecordError: A row that is to change does not exist, or may not change any more.
         """
-        if changes.jobs:
-            self._jobs.write(cursor, changes.jobs)
-        self._closed_jobs.write(cursor, changes.closed_jobs.values())
+        if changes.away_before:
+            self._forget_times.execute(cursor, [(changes.away_before,)])
+        for table, writer in self._tables.items():
+            if rows := changes.tables[table]:
+                writer.write(cursor, rows)
         grown = [(cost, at, job_id) for (job_id, at), cost in changes.closed_jobs_grown.items()]
         self._grow.execute(cursor, grown)
-        for writer, table in zip(self._of_jobs, changes.of_jobs, strict=True):
-            if table:
-                writer.write(cursor, table)
-        self._forgotten_actions.write(cursor, changes.forgotten_actions)
-        self._closed_actions.write(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
             self._forget.execute(cursor, [(changes.forgotten_up_to,)])
         if changes.alive_at is not None:
             self._alive.execute(cursor, [(changes.alive_at,)])
-        if changes.times_away:
-            self._forget_times.execute(cursor, [(changes.away_before,)])
-            self._times_away.write(cursor, changes.times_away)
-
-
-# Summaries of finished actions as the journal's rows have them: one short JSON list each.
-
-# The journal keeps them in this order; the ids have columns of their own, and the story comes last.
-_values_of: Final = attrgetter(*(field.name for field in fields(ActionSummary)[2:-1]))
-# Of a long story the end says the most.
-_LAST_EVENTS: Final = 32
-
-
-def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
-    """The text of a summary; an open job's have no story, since every action would pay for it."""
-    story = summary.story[-_LAST_EVENTS:] if with_story else []
-    return encode_json((*_values_of(summary), story))
-
-
-def decode_summary(job_id: str, action_id: str, text: str) -> ActionSummary:
-    """The summary of a text."""
-    values = json.loads(text)
-    values[-1] = [(time, event) for time, event in values[-1]]
-    return ActionSummary(job_id, action_id, *values)
-
-
-def load_finished(connection: Connection, newest: int) -> tuple[ActionSummary, ...]:
-    """Summaries of the newest finished actions of open jobs, by submit, the oldest first."""
-    statement = (
-        select(jobs.c.job_id, actions.c.action_id, actions.c.summary)
-        .join(jobs, jobs.c.number == actions.c.job_number)
-        .where(actions.c.summary.is_not(None))
-        .order_by(actions.c.id.desc())
-        .limit(newest)
-    )
-    rows = connection.execute(statement).all()
-    return tuple(decode_summary(*row) for row in reversed(rows))
-
-
-def load_closed(connection: Connection) -> tuple[ClosedAction, ...]:
-    """What is kept of closed jobs, the oldest first."""
-    rows = connection.execute(select(closed_actions).order_by(closed_actions.c.number))
-    return tuple(
-        ClosedAction(row.number, row.closed_at, decode_summary(row.job_id, row.action_id, row.summary), row.reason)
-        for row in rows
-    )

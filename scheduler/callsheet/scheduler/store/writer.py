@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 from callsheet.scheduler.core.words.records import ActionFinished, ActionSubmitted, Record
 from callsheet.scheduler.store.journal import Journal
-from callsheet.scheduler.store.payloads import JournalBackloggedError, JournalStoppedError
+from callsheet.scheduler.store.journal_errors import JournalBackloggedError, JournalStoppedError
 
 OnCommitted = Callable[[], None]
 OnFatal = Callable[[BaseException], None]

@@ -9,9 +9,10 @@ from callsheet.scheduler.core.fleet.loss import MOST_LOST
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.refusals import RefusedError
+from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request
-from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox
+from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_sandbox
 
 
 def told_to_leave(manager: FakeManager) -> bool:
@@ -83,6 +84,28 @@ def test_a_later_request_moves_the_deadline() -> None:
     assert told_to_leave(manager)
 
 
+@pytest.mark.parametrize(("incarnation", "leaves"), [("first", True), ("second", False)])
+@pytest.mark.parametrize("deadline", [10.0, inf])
+def test_a_drain_survives_restarts_of_the_scheduler_and_no_other_process_of_its_manager(
+    deadline: float, incarnation: str, leaves: bool
+) -> None:
+    world, manager = world_with_sandbox()
+    world.drain("m", deadline=deadline)
+    leaves_by = world.now + deadline
+    for _ in range(2):
+        world = world.restart()
+        manager.world, manager.stream = world, Stream()
+    manager.join(sandboxes=[SandboxRef("job", "t", "reset#1")] if leaves else [], incarnation=incarnation)
+    assert world.state.managers["m"].leaves_by == (leaves_by if leaves else None)
+    manager.live(9.0)
+    assert not told_to_leave(manager)
+    manager.live(2.0)
+    assert told_to_leave(manager) == (leaves and deadline < inf)
+    manager.disconnect()
+    world.wait(world.state.settings.manager_lease + 1.0)
+    assert not world.journal.drains
+
+
 def test_a_dry_run_changes_nothing_and_refuses_what_is_not_there() -> None:
     world, manager = world_with_sandbox()
     world.drain("m", deadline=0.0, dry_run=True)
@@ -117,10 +140,12 @@ def test_a_lost_manager_is_remembered_with_its_time_until_it_comes_back() -> Non
 
 def test_one_that_does_not_come_back_after_a_restart_is_lost_too() -> None:
     world, _ = world_with_sandbox()
+    world.drain("m")
     after = world.restart()
     after.wait(after.state.settings.manager_lease + 1.0)
     (lost,) = after.state.lost_managers.values()
     assert (lost.manager_id, lost.node_id, lost.sandboxes) == ("m", "", 1)
+    assert not after.journal.drains
 
 
 def test_the_newest_lost_ones_are_remembered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, TimeoutKind, Timeouts
@@ -109,16 +111,19 @@ def test_an_attempt_its_manager_knows_nothing_of_goes_back_to_the_queue() -> Non
 
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("started", [True, False])
-@pytest.mark.parametrize("adopted", [True, False], ids=["adopted", "dispatched"])
+@pytest.mark.parametrize("journalled", ["adopted", "dispatched", "of journal-3"])
 def test_another_process_of_a_manager_cannot_know_what_the_former_one_began(
-    once: bool, started: bool, adopted: bool
+    once: bool, started: bool, journalled: str
 ) -> None:
     world, manager = world_with_sandbox()
     world.submit(action_request("call", kind=ActionKind.TOOL_CALL, called_once=once))
     world.plan()
     grant = manager.start("call") if started else manager.grant("call")
+    if journalled == "of journal-3":
+        call = world.journal.actions["job", "call"]
+        world.journal.actions["job", "call"] = replace(call, incarnation="")
     after = restarted(world, manager)
-    if adopted:
+    if journalled == "adopted":
         manager.join([manager.running(grant)], [SANDBOX])
         after = restarted(after, manager)
     after.watch("call", "client")

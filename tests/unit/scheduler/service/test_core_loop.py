@@ -17,7 +17,7 @@ from callsheet.scheduler.core.words.records import Record
 from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, PROOF_S, Clock, CoreLoop
-from callsheet.scheduler.store.payloads import JournalBackloggedError
+from callsheet.scheduler.store.journal_errors import JournalBackloggedError
 
 from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld, service

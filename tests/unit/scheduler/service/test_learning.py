@@ -10,17 +10,24 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.scheduler.core.state.entities import Attempt
+from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, MOST_LABELS, HeldMemory
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.events import AttemptEnded, AttemptResult
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.requests import observation_of
-from callsheet.scheduler.service.learning import ALIKE_ENDS, ENDS_PER_TURN, MAX_WAITING_ENDS, Learning, load_predictors
+from callsheet.scheduler.service.learning import (
+    ALIKE_ENDS,
+    ENDS_PER_TURN,
+    MAX_WAITING_ENDS,
+    Learning,
+    load_learned,
+)
 from callsheet.scheduler.store.journal import Journal
 from callsheet.v1 import outcome_pb2
 
-from tests.support.core_requests import JOB, action_request, elastic
+from tests.support.core_requests import JOB, action_request, elastic, kept
 from tests.support.core_world import CoreWorld
 from tests.support.journals import JournalPlace
 from tests.support.synthetic_commands import saved_nodes
@@ -123,7 +130,7 @@ def test_no_run_is_taken_to_be_longer_than_its_timeout() -> None:
 
 def test_an_end_that_cannot_be_learned_from_is_passed_over(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, HeldMemory())
     learning.attempts_ended(world.state, [end(attempt, execution_s=math.nan), end(attempt)])
     learning.learn(2)
     assert seen(learning) == 1
@@ -135,7 +142,7 @@ async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_mis
     world.submit(replace(action_request("b", ActionKind.REWARD, demand=elastic(2, 8)), label="rare"))
     world.propose("b", "m", cpu=4)
     rare = next(each for each in world.state.managers["m"].attempts.values() if each is not attempt)
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1000.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1000.0, HeldMemory())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(learning.run)
         for turn in range(2):
@@ -150,7 +157,7 @@ async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_mis
 @pytest.mark.anyio
 async def test_ends_are_learned_from_beside_the_loop(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1000.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1000.0, HeldMemory())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(learning.run)
         for turn in range(3):
@@ -163,7 +170,7 @@ async def test_ends_are_learned_from_beside_the_loop(journal: Journal) -> None:
 
 def test_an_end_nobody_knows_of_is_passed_over(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, HeldMemory())
     stray = end(attempt)
     stray.manager_id = "other"
     learning.attempts_ended(world.state, [stray])
@@ -174,12 +181,12 @@ def test_an_end_nobody_knows_of_is_passed_over(journal: Journal) -> None:
 @pytest.mark.anyio
 async def test_what_was_learned_is_loaded_again(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, HeldMemory())
     learning.attempts_ended(world.state, [end(attempt)] * 5)
     await learning.close()
     observation = observation_of(attempt, end(attempt))
     assert observation is not None
-    again = load_predictors(journal)
+    again = load_learned(journal, HeldMemory())
     assert again.predict(observation.key) == learning.predictors.predict(observation.key)
     journal.save_predictors([], [path for path, _ in journal.load_predictors()])
     await learning.save()
@@ -187,11 +194,29 @@ async def test_what_was_learned_is_loaded_again(journal: Journal) -> None:
 
 
 @pytest.mark.anyio
+async def test_what_sandboxes_held_is_loaded_again(journal: Journal) -> None:
+    held, demand = HeldMemory(), kept(memory=256)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, held)
+    for label in ("build", "test", "rare"):
+        for mib in range(1, LEAST_LIVES + (label != "rare")):
+            held.learn("job", label, 10 * mib)
+        await learning.save()
+    load_learned(journal, again := HeldMemory())
+    expected = [held.of_new("job", label, demand) for label in ("build", "rare")]
+    assert [again.of_new("job", label, demand) for label in ("build", "rare")] == expected
+    assert [bool(each) for each in expected] == [True, False]
+    for number in range(MOST_LABELS):
+        held.learn("job", f"other {number}", 1)
+    await learning.save()
+    assert not any('"test"' in path for path, _ in journal.load_predictors())
+
+
+@pytest.mark.anyio
 async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(
     place: JournalPlace, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, HeldMemory())
     learning.attempts_ended(world.state, [end(attempt)])
     with place.outside() as connection:
         connection.execute("ALTER TABLE predictor_nodes RENAME TO elsewhere")
@@ -206,5 +231,6 @@ async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(
 
 def test_saved_rows_of_another_form_are_left_out(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
     journal.save_predictors([("[3]", "[1.0, 2.0]"), ('[77, "label"]', "[]")], [])
-    assert saved_nodes(load_predictors(journal)) == []
-    assert "left_out=2" in capsys.readouterr().out
+    journal.save_predictors([('["held memory", "job", "a"]', "[0.5]"), ('["held memory", "job"]', "[1]")], [])
+    assert saved_nodes(load_learned(journal, HeldMemory())) == []
+    assert "left_out=4" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from callsheet.scheduler.core.state.announced_managers import Awaited, LostManager
@@ -28,6 +29,8 @@ def lost_key(manager_id: str) -> tuple[str, str]:
 def lose_awaited(state: SchedulerState, manager_id: str, now: float) -> None:
     """Gives up a manager that was there before a restart and has not come back."""
     awaited = state.awaited.pop(manager_id, Awaited())
+    if awaited.drain is not None:
+        state.persist(replace(awaited.drain, leaves_by=None))
     lose_work(state, manager_id, "", awaited.take_attempts(), awaited.with_sandboxes(manager_id), now=now)
 
 

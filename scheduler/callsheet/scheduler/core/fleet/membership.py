@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from callsheet.scheduler.core.fleet.loss import end_attempt, lose_work, lost_key
+from callsheet.scheduler.core.fleet.loss import MANAGER_LOST, end_attempt, lose_work, lost_key
 from callsheet.scheduler.core.fleet.quota_refills import buckets_of
 from callsheet.scheduler.core.hosted.default_demand import learn_demands
 from callsheet.scheduler.core.hosted.rollouts import forget_engines, heal, reconnected, registered, weights_told
@@ -20,6 +20,7 @@ from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.words.model import CPU, ActionKind, FailureKind
 from callsheet.scheduler.core.words.peers import ManagerSession
+from callsheet.scheduler.core.words.records import ManagerLeaves
 from callsheet.scheduler.core.words.refusals import (
     MustWaitError,
     RefusalCode,
@@ -58,6 +59,8 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         return
     manager.last_seen = now
     state.awaited.pop(manager.manager_id, None)
+    if awaited.drain is not None:
+        _go_on_leaving(state, manager, awaited.drain)
     _recover_sandboxes(state, manager, event, awaited, now)
     # The answer comes first in the stream, before commands about what the manager still runs.
     state.emit(AcceptManager(event.session, manager.node.pool_cores.get(manager.manager_id, ())))
@@ -71,6 +74,14 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
     state.fleet_changed(manager.node)
     note_arrival(state, manager)
+
+
+def _go_on_leaving(state: SchedulerState, manager: Manager, drain: ManagerLeaves) -> None:
+    """After a restart of the scheduler: the process that was asked to leave does; another one of its id may stay."""
+    if drain.incarnation == manager.incarnation and drain.leaves_by is not None:
+        _set_leave(state, manager, drain.leaves_by)
+    else:
+        state.persist(replace(drain, leaves_by=None))
 
 
 def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
@@ -294,7 +305,9 @@ def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
     for token in sorted(manager.unlisted):
         attempt = state.attempts.get(token)
         if attempt is not None:
-            end_attempt(state, attempt, NEVER_STARTED, now, started=False)
+            # A call of an unknown process may have begun there, so it is not made again.
+            lost = attempt.of_unknown_process and attempt.action.request.called_once
+            end_attempt(state, attempt, MANAGER_LOST if lost else NEVER_STARTED, now, started=lost)
     manager.unlisted.clear()
     state.fleet_changed(manager.node)
     forget_told(manager)
@@ -361,6 +374,8 @@ def _forget(state: SchedulerState, manager: Manager, now: float) -> None:
     for service in manager.services.values():
         state.kept_set_ups.change(service.kept_set_ups, {})
     del state.managers[manager.manager_id]
+    if manager.leaves_by is not None:
+        state.persist(ManagerLeaves(manager.manager_id, manager.incarnation, None))
     state.fleet_changed(manager.node)
     _release_strangers(manager)
     node = manager.node
@@ -377,13 +392,18 @@ def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) ->
     """Takes a manager out of service once its attempts are over and its last sandbox has ended, or its time is up."""
     manager = _registered(state, event.manager_id)
     if not event.dry_run:
-        manager.leaves_by = now + event.deadline
-        state.fleet_changed(manager.node)
-        state.timers.drop(("drain", manager.manager_id))
-        if manager.leaves_by < inf:
-            state.timers.set(("drain", manager.manager_id), manager.leaves_by)
+        _set_leave(state, manager, now + event.deadline)
+        state.persist(ManagerLeaves(manager.manager_id, manager.incarnation, manager.leaves_by))
         leave_when_over(state, manager, now)
     state.accept(event.reply_to)
+
+
+def _set_leave(state: SchedulerState, manager: Manager, leaves_by: float) -> None:
+    manager.leaves_by = leaves_by
+    state.fleet_changed(manager.node)
+    state.timers.drop(("drain", manager.manager_id))
+    if leaves_by < inf:
+        state.timers.set(("drain", manager.manager_id), leaves_by)
 
 
 def on_heal(state: SchedulerState, event: events.HealRequested, now: float) -> None:

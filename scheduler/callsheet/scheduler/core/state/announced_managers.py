@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.state.entities import Attempt, Trajectory
 from callsheet.scheduler.core.words.model import ActionKind
+from callsheet.scheduler.core.words.records import ManagerLeaves
 from callsheet.scheduler.core.words.registration import ServiceDescription, is_meant
 from callsheet.v1.names import IMAGE_SERVICE_PREFIX
 
 ANY_NAME = ""
+UNKNOWN = ""
+"""Incarnation of a manager for an attempt that was dispatched before the journal had a place for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,17 @@ class Awaited:
     Attributes:
         attempts: Those that the journal has of it, by the incarnation of the manager that they were sent to.
         trajectories: Those whose sandboxes it had.
+        drain: The request to leave that it had; None if it had none.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     trajectories: list[Trajectory] = field(default_factory=list)
+    drain: ManagerLeaves | None = None
 
     def take_attempts(self, *, but_of: str = "") -> list[Attempt]:
-        """Takes out and returns the attempts of all incarnations but one."""
-        others = [incarnation for incarnation in self.attempts if incarnation != but_of]
+        """Takes out and returns the attempts of all incarnations but one; attempts of an unknown one may be of that."""
+        kept = {but_of, UNKNOWN} if but_of else ()
+        others = [incarnation for incarnation in self.attempts if incarnation not in kept]
         return [attempt for incarnation in others for attempt in self.attempts.pop(incarnation)]
 
     def with_sandboxes(self, manager_id: str) -> list[Trajectory]:

@@ -144,6 +144,7 @@ class Attempt:
         manager: None after a restart, until the manager registers again.
         kv_tokens: What is booked for it of an engine's KV cache.
         batch: Attempts that its service ran when it was dispatched, itself included.
+        of_unknown_process: It may have been sent to an earlier process of its manager; see `UNKNOWN`.
     """
 
     token: Token
@@ -166,6 +167,7 @@ class Attempt:
     cancel_sent: bool = False
     kv_tokens: int = 0
     batch: int = 0
+    of_unknown_process: bool = False
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ step 8 % longer on one of three seeds), and less made commands wait for memory (
 _LIVES: Final = 128
 # What is learned moves in such steps, so that a planner's options seldom become others.
 _STEP_MIB: Final = 16
-_MOST_LABELS: Final = 4096
+MOST_LABELS: Final = 4096
 
 LEAST_LIVES: Final = 8
 """Sandboxes that must have ended before a new one of their job and label is booked by what they held."""
@@ -53,27 +53,48 @@ def units_by_need(kind: ActionKind, units: dict[str, int], new_mib: int) -> dict
 class HeldMemory:
     """The most that sandboxes held in their lives, by job and label of the reset that made them.
 
-    It is not journaled: after a restart new sandboxes are booked with their demand until enough have ended again.
+    The journal keeps it as a cache. Without it new sandboxes are booked with their demand until enough have ended.
     """
 
     def __init__(self) -> None:
         """Starts with nothing known."""
         self._lives: OrderedDict[tuple[str, str], deque[int]] = OrderedDict()
         self._expected: dict[tuple[str, str], int] = {}
+        self._unsaved: set[tuple[str, str]] = set()
 
     def learn(self, job: str, label: str, most_mib: int) -> None:
         """Takes in the life of a sandbox; of too many labels the one that was not seen for longest is forgotten."""
-        key = (job, label)
+        self._unsaved.add((job, label))
+        self._add((job, label), [most_mib])
+
+    def take_unsaved(self, most: int) -> list[tuple[tuple[str, str], list[int]]]:
+        """Returns up to `most` jobs and labels that changed since the last call, and their lives; none if forgotten."""
+        keys = [self._unsaved.pop() for _ in range(min(most, len(self._unsaved)))]
+        return [(key, list(self._lives.get(key, ()))) for key in keys]
+
+    def put(self, job: str, label: str, lives: list[int]) -> None:
+        """Takes back the lives of a job and label as they were saved.
+
+        Raises:
+            ValueError: They are not whole MiB above 0.
+        """
+        if not (lives and all(type(each) is int and each > 0 for each in lives)):
+            raise ValueError(f"must be numbers of MiB (got {lives!r})")
+        self._add((job, label), lives)
+
+    def _add(self, key: tuple[str, str], more: list[int]) -> None:
         lives = self._lives.setdefault(key, deque(maxlen=_LIVES))
         self._lives.move_to_end(key)
-        lives.append(most_mib)
-        if len(self._lives) > _MOST_LABELS:
-            self._expected.pop(self._lives.popitem(last=False)[0], None)
+        lives.extend(more)
+        if len(self._lives) > MOST_LABELS:
+            forgotten, _ = self._lives.popitem(last=False)
+            self._expected.pop(forgotten, None)
+            self._unsaved.add(forgotten)
         if len(lives) >= LEAST_LIVES:
             percentile_95 = sorted(lives)[-(-95 * len(lives) // 100) - 1]
             self._expected[key] = -(-percentile_95 // _STEP_MIB) * _STEP_MIB
 
     def of_new(self, job: str, label: str, demand: Demand) -> int:
-        """Returns the MiB booked for a new sandbox by need; 0 if only its demand is known."""
+        """What is booked of a new sandbox's memory by need, in MiB; 0 where that is nothing but its demand."""
         expected = self._expected.get((job, label))
         return 0 if expected is None else booked_mib(expected, demand.by_need_mib)

@@ -13,11 +13,13 @@ from callsheet.scheduler.core.words.costs import Account, Cost
 MAX_FINISHED = 10_000
 """Finished actions of open jobs of which a summary is kept at hand; those of closed jobs have a setting."""
 
+KEPT_SPEC_BYTES = 4_096
+"""Specs of finished actions up to this size are kept with their outcomes."""
 
+
+@dataclass(slots=True)
 class Record:
     """A durable change."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -264,10 +266,6 @@ class ActionSummary:
     story: list[tuple[float, str]]
 
 
-KEPT_SPEC_BYTES = 4_096
-"""Specs of finished actions up to this size are kept with their outcomes."""
-
-
 @dataclass(slots=True)
 class ActionFinished(Record):
     """The action has its outcome: a terminal state name and a serialized Outcome. `keeps_spec`: its spec stays.
@@ -370,6 +368,18 @@ class SchedulerAway(Record):
     since: float
     until: float
     forgotten: float
+
+
+@dataclass(slots=True)
+class ManagerLeaves(Record):
+    """The process `incarnation` of a manager was asked to leave by a time, which is infinite without a deadline.
+
+    `leaves_by` is None once the process is gone.
+    """
+
+    manager_id: str
+    incarnation: str
+    leaves_by: float | None
 
 
 @dataclass(slots=True)

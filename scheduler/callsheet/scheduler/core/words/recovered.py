@@ -2,58 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.words.costs import Account
-from callsheet.scheduler.core.words.records import ActionSummary, ClosedAction
+from callsheet.scheduler.core.words.records import (
+    ActionSubmitted,
+    ActionSummary,
+    BatchTaken,
+    ClosedAction,
+    JobOpened,
+    ManagerLeaves,
+    RolloutBegun,
+    TrajectoryBuffered,
+    TrajectoryOpened,
+)
 
 
 @dataclass(slots=True)
-class RecoveredJob:
-    """An open job as the journal has it; see `JobLease` for `expired` and `left`, and `JobOpened` for the last two."""
+class RecoveredJob(JobOpened):
+    """An open job: as it was opened, and what changed since. See `JobLease` for `expired` and `left`."""
 
-    job_id: str
-    spec: bytes
-    policy_version: int
+    policy_version: int = 0
     expired: bool = False
     left: float | None = None
-    begun_epoch: int = 0
-    begun_sequence: int = 0
     cost: Account | None = None
-    opened_at: float = 0.0
 
 
 @dataclass(slots=True)
-class RecoveredRollout:
-    """The newest weights of a service as the journal has them; see `RolloutBegun` and `RolloutChanged`."""
+class RecoveredRollout(RolloutBegun):
+    """The newest weights of a service; see `RolloutChanged`."""
 
-    job_id: str
-    service: str
-    version: int
-    epoch: int
-    sequence: int
-    plan: bytes
     reference: bytes = b""
     begun: bool = False
 
 
 @dataclass(slots=True)
-class RecoveredTrajectory:
-    """A trajectory of an open job as the journal has it; `end` is empty while it is open.
+class RecoveredTrajectory(TrajectoryOpened):
+    """A trajectory of an open job: as it was opened, and what changed since.
 
-    `closed_at` is None while it is. `began` is as `TrajectoryBegan` told.
+    `end` is empty and `closed_at` None while it is open. `began` means that there was a `TrajectoryBegan`.
     """
 
-    job_id: str
-    trajectory_id: str
-    spec: bytes
-    policy_version: int
-    opened_at: float
-    sandbox_id: str
-    manager_id: str
-    held: dict[str, int]
-    held_cores: tuple[int, ...]
-    end: str
+    sandbox_id: str = ""
+    manager_id: str = ""
+    held: dict[str, int] = field(default_factory=dict)
+    held_cores: tuple[int, ...] = ()
+    end: str = ""
     reason: str = ""
     command_timeout: float = 0.0
     group_cancelled: bool = False
@@ -65,55 +59,28 @@ class RecoveredTrajectory:
 
 
 @dataclass(slots=True)
-class RecoveredAction:
-    """An action of an open job as the journal has it.
+class RecoveredAction(ActionSubmitted):
+    """An action of an open job: as it was submitted, and what changed since.
 
     `state` is "queued", "dispatched" or a terminal state. For a finished action `spec` is empty: its outcome is read
     from the journal when somebody asks. `outcome_bytes` are those of its outcome and of what is kept of its spec.
     """
 
-    job_id: str
-    action_id: str
-    trajectory_id: str
-    body_hash: bytes
-    spec: bytes
-    state: str
-    attempt: int
-    epoch: int
-    sequence: int
-    manager_id: str
-    submitted_at: float
+    state: str = "queued"
+    attempt: int = 0
+    epoch: int = 0
+    sequence: int = 0
+    manager_id: str = ""
+    incarnation: str = ""
     cancel_reason: str = ""
     finished_at: float | None = None
     outcome_bytes: int = 0
-    copies_sandbox: bool = False
-    incarnation: str = ""
 
 
 @dataclass(slots=True)
-class RecoveredFinished:
-    """A trajectory in the buffer of an open job; see `TrajectoryBuffered`."""
+class RecoveredBatch(BatchTaken):
+    """A batch of an open job. One without members was acknowledged, or went back."""
 
-    job_id: str
-    trajectory_id: str
-    group_id: str
-    number: int
-    policy_version: int
-    opened_at: float
-    finished_at: float
-    result: bytes
-
-
-@dataclass(slots=True)
-class RecoveredBatch:
-    """A batch of an open job; see `BatchTaken`. One without members was acknowledged, or went back."""
-
-    job_id: str
-    batch_id: str
-    size: int
-    lease_s: float
-    policy_version: int
-    trajectory_ids: tuple[str, ...]
     acknowledged: bool = False
 
 
@@ -129,6 +96,7 @@ class Recovered:
         away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
         buffered: Finished trajectories, by growing number.
         batches: In the order in which they were taken.
+        drains: Managers that were asked to leave and were there.
     """
 
     jobs: tuple[RecoveredJob, ...] = ()
@@ -140,5 +108,6 @@ class Recovered:
     alive_at: float | None = None
     away: tuple[tuple[float, float], ...] = ()
     rollouts: tuple[RecoveredRollout, ...] = ()
-    buffered: tuple[RecoveredFinished, ...] = ()
+    buffered: tuple[TrajectoryBuffered, ...] = ()
     batches: tuple[RecoveredBatch, ...] = ()
+    drains: tuple[ManagerLeaves, ...] = ()

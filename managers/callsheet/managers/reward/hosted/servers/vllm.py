@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from callsheet.managers.inference.engine_errors import EngineError
 from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, EngineHttp, EngineUnreachableError
-from callsheet.managers.inference.vllm_engine.driver import identity_of as vllm_identity_of
+from callsheet.managers.inference.vllm_engine.server import identity_of as vllm_identity_of
 from callsheet.managers.reward.hosted.servers.server import MEMORY_TIMEOUT_S, RewardServer, obeyed, succeeded
 from typing_extensions import override
 
