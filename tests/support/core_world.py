@@ -33,7 +33,7 @@ from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from tests.support.core_clients import CoreClients
 from tests.support.core_invariants import check_invariants
 from tests.support.core_journal import CoreJournal
-from tests.support.core_requests import key_of
+from tests.support.core_requests import action_request, key_of
 
 ALL_KINDS = frozenset(ActionKind)
 START = 1_000_000.0
@@ -426,7 +426,20 @@ def world_with_trajectory(*, manager: bool = True) -> tuple[CoreWorld, FakeManag
 def world_with_sandbox() -> tuple[CoreWorld, FakeManager]:
     """As `world_with_trajectory`, and the trajectory has the sandbox "reset#1"."""
     world, manager = world_with_trajectory()
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.run("reset")
     return world, manager
+
+
+def world_with_call(action: str = "a") -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
+    """As `world_with_trajectory`, and the manager runs a tool call."""
+    world, manager = world_with_trajectory()
+    world.submit(action_request(action), plan=True)
+    return world, manager, manager.start(action)
+
+
+def world_with_step(action: str = "a") -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
+    """As `world_with_sandbox`, and the manager runs a step in the sandbox."""
+    world, manager = world_with_sandbox()
+    world.step(action, plan=True)
+    return world, manager, manager.start(action)

@@ -51,8 +51,7 @@ def test_a_closed_job_keeps_summaries_of_its_actions() -> None:
     assert found.state == admin_service_pb2.ACTION_STATE_SUCCEEDED
     assert found.explanation.startswith("it has its outcome: succeeded; ")
     assert "1 attempt, the last on m" in found.explanation
-    assert found.story[0].event == "submitted"
-    assert found.story[-1].event == "outcome: succeeded"
+    assert (found.story[0].event, found.story[-1].event) == ("submitted", "outcome: succeeded")
     cancelled = explained(world, "waits")
     assert cancelled.state == admin_service_pb2.ACTION_STATE_CANCELLED
     assert "(its job was closed)" in cancelled.explanation
@@ -70,8 +69,7 @@ def test_summaries_outlive_restarts() -> None:
     before = world_with_closed_job()
     after = before.restart()
     assert explained(after, "failed", job="") == explained(before, "failed")
-    again = after.restart()
-    assert explained(again, "failed") == explained(before, "failed")
+    assert explained(after.restart(), "failed") == explained(before, "failed")
 
 
 def test_an_open_jobs_action_is_known_after_a_restart_and_a_close() -> None:

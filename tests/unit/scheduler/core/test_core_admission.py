@@ -65,8 +65,7 @@ def test_the_wait_to_start_is_part_of_the_queue_time_and_ends_with_the_admission
     world, manager = gated_world(1)
     world.reset("first", "t")
     world.reset("second", "u")
-    world.step("step", "u")
-    world.plan()
+    world.step("step", "u", plan=True)
     world.now += 2.0
     world.step("late", "u")
     world.now += 5.0
@@ -86,8 +85,7 @@ def test_the_wait_to_start_is_part_of_the_queue_time_and_ends_with_the_admission
 
 def test_an_action_without_a_trajectory_waits_for_no_admission() -> None:
     world, manager = gated_world(0)
-    world.submit(action_request("alone"))
-    world.plan()
+    world.submit(action_request("alone"), plan=True)
     manager.run("alone")
 
 
@@ -155,8 +153,7 @@ def test_who_had_begun_before_a_restart_goes_on() -> None:
     ref = restarted.state.jobs[JOB].trajectories["sandbox"].sandbox
     assert ref.sandbox_id == f"{sandbox.request.key.action_id}#1"
     manager.join([manager.running(running)], [ref])
-    restarted.step("step", "sandbox")
-    restarted.plan()
+    restarted.step("step", "sandbox", plan=True)
     manager.run("step")
     manager.run("reset-requeued")
     assert not manager.has("reset-waiting")
@@ -166,8 +163,7 @@ def test_an_attempt_that_is_adopted_admits_its_trajectory() -> None:
     world, manager = gated_world(1)
     world.journal.learn(action_request("generate", ActionKind.GENERATE, "t"))
     before = dict(world.journal.actions)
-    world.submit(action_request("generate", ActionKind.GENERATE, "t"))
-    world.plan()
+    world.submit(action_request("generate", ActionKind.GENERATE, "t"), plan=True)
     grant = manager.start("generate")
     world.journal.actions = before
     restarted = world.restart()

@@ -86,8 +86,7 @@ def test_a_batch_that_was_leased_to_a_request_without_answer_goes_back() -> None
     missed = world.take("one")
     world.handle(events.BatchMissed(JOB, "one", missed))
     assert world.journal.batches == {}
-    other = world.take("two")
-    assert other.given == ["two"]
+    assert world.take("two").given == ["two"]
 
 
 def test_a_batch_that_was_asked_for_again_stays_with_the_newer_request() -> None:

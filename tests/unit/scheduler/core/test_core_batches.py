@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED, MAX_TAKERS
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
@@ -13,6 +15,7 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner
 
 from tests.support.core_requests import job_request, trajectory_request
 from tests.support.core_world import CoreWorld
+from tests.support.refusals import refusal
 
 GROUP = GroupRequest("g", 3, 2)
 GIVE_BACK = events.Settlement.GIVE_BACK
@@ -60,9 +63,7 @@ def test_an_acknowledged_batch_never_comes_again() -> None:
     world.settle("one")
     world.settle("one")
     assert world.journal.buffered == {}
-    with pytest.raises(RefusedError) as refusal:
-        world.take("one")
-    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.take("one"), RefusalCode.ALREADY_EXISTS)
     with pytest.raises(RefusedError):
         world.settle("one", GIVE_BACK)
     assert world.restart().take("two").given == []
@@ -107,8 +108,7 @@ def test_a_group_comes_whole_or_not_at_all() -> None:
     for name in "abc":
         world.trajectory(trajectory_request(name, group=GROUP))
     world.finish("a")
-    taker = world.take("one")
-    assert taker.given == []
+    assert world.take("one").given == []
     finish(world, "alone")
     assert ids_of(world, "one") == ["alone"]
     world.take("two")
@@ -138,8 +138,7 @@ def test_a_lost_member_leaves_its_seat_and_the_group_waits_for_another() -> None
     world.finish("a")
     world.finish("b")
     world.close_trajectory("c", TrajectoryEnd.LOST)
-    taker = world.take("one", 3)
-    assert taker.given == []
+    assert world.take("one", 3).given == []
     world.trajectory(trajectory_request("d", group=GroupRequest("g", 3, 3)))
     world.finish("d")
     assert ids_of(world, "one") == ["a", "b", "d"]
@@ -192,8 +191,7 @@ def test_a_full_buffer_holds_up_new_trajectories_and_no_group_that_has_begun() -
     for name in ("a", "b"):
         world.trajectory(name)
     world.trajectory(trajectory_request("p1", group=pair))
-    world.reset("begun", "p1")
-    world.plan()
+    world.reset("begun", "p1", plan=True)
     world.finish("a")
     world.finish("b")
     world.trajectory("new")
@@ -220,9 +218,7 @@ def test_requests_have_bounds() -> None:
     with pytest.raises(RefusedError, match="at most 8"):
         world.take("large", 9)
     takers = [world.take(f"b{number}") for number in range(MAX_TAKERS)]
-    with pytest.raises(RefusedError) as refusal:
-        world.take("one-more")
-    assert refusal.value.code is RefusalCode.RESOURCE_EXHAUSTED
+    refusal(lambda: world.take("one-more"), RefusalCode.RESOURCE_EXHAUSTED)
     takers[0].gone = True
     world.take("one-more")
 
@@ -291,8 +287,7 @@ def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
 
     def begin(name: str) -> bool:
         world.trajectory(name)
-        world.reset(f"reset-{name}", name)
-        world.plan()
+        world.reset(f"reset-{name}", name, plan=True)
         return world.state.jobs["job"].trajectories[name].admitted_at is not None
 
     assert [begin(name) for name in ("slow", "a", "b", "c", "d")] == [True, True, True, True, False]
@@ -317,8 +312,7 @@ def test_a_paced_trajectory_that_waits_is_not_evicted() -> None:
     world.take("v0", 1)
     for name in ("live", "other", "waits"):
         world.trajectory(name)
-        world.reset(f"reset-{name}", name)
-        world.plan()
+        world.reset(f"reset-{name}", name, plan=True)
     trajectories = world.state.jobs["job"].trajectories
     assert trajectories["waits"].admitted_at is None
     world.publish(3)
@@ -351,13 +345,9 @@ def test_an_id_that_went_back_names_no_other_batch(how: str, restarts: bool) -> 
     if restarts:
         world = world.restart()
     assert not world.state.jobs["job"].buffer.batches
-    with pytest.raises(RefusedError, match="went back") as refusal:
-        world.take("one")
-    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.take("one"), RefusalCode.ALREADY_EXISTS, "went back")
     for settlement in events.Settlement:
-        with pytest.raises(RefusedError) as refusal:
-            world.settle("one", settlement)
-        assert refusal.value.code is RefusalCode.NOT_FOUND
+        refusal(partial(world.settle, "one", settlement), RefusalCode.NOT_FOUND)
     world.take("two", 3)
     assert ids_of(world, "two") == ["a", "b", "c"]
 
@@ -395,8 +385,8 @@ def refusal_of_finish(world: CoreWorld, name: str, group: GroupRequest | None = 
         world.trajectory(trajectory_request(name, group=group))
     try:
         world.finish(name)
-    except RefusedError as refusal:
-        return refusal
+    except RefusedError as refused:
+        return refused
     return None
 
 
@@ -458,9 +448,14 @@ def test_a_group_that_never_fits_is_refused_when_it_is_opened() -> None:
     world = CoreWorld()
     world.job(job_request(max_buffered=4))
     world.trajectory(trajectory_request("fits", group=GroupRequest("g", 20, 8)))
-    with pytest.raises(RefusedError, match="at most 8") as refusal:
-        world.trajectory(trajectory_request("large", group=GroupRequest("h", 20, 9)))
-    assert (refusal.value.code, refusal.value.field) == (RefusalCode.INVALID_ARGUMENT, "trajectory.group.quorum")
+    assert (
+        refusal(
+            lambda: world.trajectory(trajectory_request("large", group=GroupRequest("h", 20, 9))),
+            RefusalCode.INVALID_ARGUMENT,
+            "at most 8",
+        ).field
+        == "trajectory.group.quorum"
+    )
 
 
 @pytest.mark.parametrize("bound", ["max_open_bytes", "max_job_open_bytes"])
@@ -470,9 +465,7 @@ def test_a_buffer_is_bounded_in_bytes(bound: str) -> None:
     world.trajectory("a")
     world.trajectory("b")
     world.finish("a", "x" * 600)
-    with pytest.raises(RefusedError, match="1000") as refusal:
-        world.finish("b", "x" * 600)
-    assert (refusal.value.code, refusal.value.retry_after) == (RefusalCode.RESOURCE_EXHAUSTED, 1.0)
+    assert refusal(lambda: world.finish("b", "x" * 600), RefusalCode.RESOURCE_EXHAUSTED, "1000").retry_after == 1.0
     world.take("one")
     world.settle("one")
     world.finish("b", "x" * 600)

@@ -92,8 +92,7 @@ def test_a_trajectory_stays_while_an_action_of_it_is_open() -> None:
     world = world_of()
     manager = world.state.managers["m"]
     world.trajectory("t")
-    world.submit(action_request("a", ActionKind.GENERATE, "t", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("a", ActionKind.GENERATE, "t", demand=fixed(cpu=1)), plan=True)
     world.close_trajectory("t")
     job = world.state.jobs["job"]
     assert (list(job.closing), job.closed_count, job.open_trajectories) == (["t"], 0, 1)

@@ -22,12 +22,10 @@ def running(*, infra: bool = False) -> tuple[CoreWorld, FakeManager]:
     manager = world.manager("m")
     world.job(job_request(dead_sandbox_is_infra=infra))
     world.trajectory("t")
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.run("reset")
     world.step("step")
-    world.step("waiting")
-    world.plan()
+    world.step("waiting", plan=True)
     manager.start("step")
     return world, manager
 
@@ -69,16 +67,14 @@ def test_one_that_ran_out_of_memory_is_the_same_for_those_behind() -> None:
     world.handle(LOST)
     manager.end("step", events.AttemptFailed(FailureKind.RESOURCE_LIMIT, "out_of_memory"))
     assert world.failure("step").kind is FailureKind.RESOURCE_LIMIT
-    assert world.failure("waiting").kind is FailureKind.ENV
-    assert world.state.jobs["job"].dead_sandboxes == 0
+    assert (world.failure("waiting").kind, world.state.jobs["job"].dead_sandboxes) == (FailureKind.ENV, 0)
 
 
 def test_a_reset_begins_anew_and_what_outside_ends_is_nobodys_fault() -> None:
     world, manager = running()
     world.handle(LOST)
     manager.end("step", DIED)
-    world.reset("again")
-    world.plan()
+    world.reset("again", plan=True)
     manager.run("again")
     world.handle(events.SandboxLost("m", SandboxRef("job", "t", "again#1"), "its machine is gone"))
     world.step("after")
@@ -90,8 +86,7 @@ def test_a_reward_in_a_sandbox_of_its_own_is_tried_again_only_where_nobody_insid
         world = CoreWorld()
         manager = world.manager("m")
         world.job(job_request(dead_sandbox_is_infra=infra))
-        world.submit(action_request("reward", ActionKind.REWARD))
-        world.plan()
+        world.submit(action_request("reward", ActionKind.REWARD), plan=True)
         manager.start("reward")
         manager.end("reward", DIED)
         assert ("reward" in [key.action_id for key in world.outcomes]) == (not infra)

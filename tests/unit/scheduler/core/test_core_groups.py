@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import (
@@ -18,6 +20,7 @@ from callsheet.scheduler.core.words.model import (
 
 from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.refusals import refusal
 
 GROUP = GroupRequest("g", 3, 2)
 
@@ -33,12 +36,10 @@ def group_of_three() -> tuple[CoreWorld, FakeManager]:
 
 def test_the_quorum_closes_the_siblings_with_all_they_have() -> None:
     world, manager = group_of_three()
-    world.reset("reset", "c")
-    world.plan()
+    world.reset("reset", "c", plan=True)
     manager.run("reset")
     world.step("running", "c")
-    world.step("waiting", "c")
-    world.plan()
+    world.step("waiting", "c", plan=True)
     manager.start("running")
     world.close_trajectory("a")
     assert set(world.state.jobs["job"].trajectories) == {"b", "c"}
@@ -115,9 +116,11 @@ def test_a_cancelled_group_closes_its_members_and_takes_no_more_also_after_a_res
     assert world.cancellation("reset").reason == "the prompt is bad"
     assert world.state.jobs["job"].closed_trajectories["a"].end is TrajectoryEnd.COMPLETED
     for each in (world, world.restart()):
-        with pytest.raises(RefusedError, match="was cancelled") as refused:
-            each.trajectory(trajectory_request("c", group=GROUP))
-        assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+        refusal(
+            partial(each.trajectory, trajectory_request("c", group=GROUP)),
+            RefusalCode.FAILED_PRECONDITION,
+            "was cancelled",
+        )
         each.cancel_work("g")
         assert each.state.jobs["job"].closed_trajectories["b"].reason == "the prompt is bad"
 
@@ -130,15 +133,12 @@ def test_a_cancelled_trajectory_is_closed_as_abandoned_and_a_closed_one_stays_as
     world.cancel_work(trajectory_id="b")
     assert world.state.jobs["job"].closed_trajectories["b"].end is TrajectoryEnd.COMPLETED
     for what in ({"trajectory_id": "none"}, {"group_id": "none"}):
-        with pytest.raises(RefusedError, match="names no") as refused:
-            world.cancel_work(**what)
-        assert (refused.value.code, refused.value.field) == (RefusalCode.NOT_FOUND, next(iter(what)))
+        assert refusal(partial(world.cancel_work, **what), RefusalCode.NOT_FOUND, "names no").field == next(iter(what))
 
 
 def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
     world, manager = group_of_three()
-    world.submit(action_request("running", ActionKind.GENERATE, "a"))
-    world.plan()
+    world.submit(action_request("running", ActionKind.GENERATE, "a"), plan=True)
     world.submit(action_request("alone"))
     manager.start("running")
     world.cancel_work(reason="the run is over")
@@ -156,8 +156,7 @@ def test_a_trajectory_too_far_behind_is_closed() -> None:
     world.trajectory("old")
     world.publish(1)
     world.trajectory("new")
-    world.submit(action_request("running", ActionKind.GENERATE, "old"))
-    world.plan()
+    world.submit(action_request("running", ActionKind.GENERATE, "old"), plan=True)
     manager.start("running")
     assert set(world.state.jobs["job"].trajectories) == {"old", "new"}
     world.publish(2)
@@ -172,9 +171,7 @@ def test_versions_never_go_back() -> None:
     world.job()
     world.publish(5)
     world.publish(5)
-    with pytest.raises(RefusedError, match="must not be below 5") as refused:
-        world.publish(4)
-    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(lambda: world.publish(4), RefusalCode.FAILED_PRECONDITION, "must not be below 5")
     assert world.journal.jobs["job"].policy_version == 5
     assert world.restart().state.jobs["job"].policy_version == 5
 
@@ -196,8 +193,7 @@ def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
     world.job()
     world.trajectory(trajectory_request("t", idle_timeout=30.0))
     manager.live(20.0)
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.start("reset")
     manager.live(60.0)
     assert "t" in world.state.jobs["job"].trajectories, "it is not idle while it has an action"
@@ -214,8 +210,7 @@ def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart
     manager = world.manager()
     world.job()
     world.trajectory(trajectory_request("t", idle_timeout=30.0, deadline=100.0))
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     grant = manager.start("reset")
     manager.live(60.0)
     after = world.restart()

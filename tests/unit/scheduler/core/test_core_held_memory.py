@@ -73,8 +73,7 @@ def test_a_sandbox_gives_back_what_it_does_not_hold_and_takes_it_again() -> None
     manager.run("reset-u", held_mib=300)
     assert manager.free["memory"] == 1000 - 168 - 360
     for step, held_mib, free in (("a", 120, 424), ("b", 600, 40), ("c", 0, 40), ("d", 12, 510)):
-        world.step(step)
-        world.plan()
+        world.step(step, plan=True)
         manager.start(step)
         assert manager.free["memory"] != free or held_mib == 0, "while it runs its manager sees to it"
         manager.end(step, held_mib=held_mib)
@@ -89,27 +88,22 @@ def test_all_of_them_may_hold_their_demand_and_nothing_new_begins_then() -> None
     manager.run("reset-t", held_mib=60)
     world.plan()
     manager.run("reset-u", held_mib=60)
-    for name in ("t", "u"):
-        world.submit(action_request(f"step-{name}", ActionKind.ENV_STEP, name))
-    world.plan()
+    world.submit(*(action_request(f"step-{name}", ActionKind.ENV_STEP, name) for name in ("t", "u")), plan=True)
     for name in ("t", "u"):
         manager.run(f"step-{name}", held_mib=DEMAND)
     assert manager.free["memory"] == -200
     world.trajectory("v")
-    world.submit(action_request("reset-v", ActionKind.ENV_RESET, "v", demand=kept(memory=10)))
-    world.plan()
+    world.submit(action_request("reset-v", ActionKind.ENV_RESET, "v", demand=kept(memory=10)), plan=True)
     assert not manager.has("reset-v")
 
 
 def test_a_copy_and_what_did_not_begin_say_nothing_of_a_sandbox() -> None:
     world, manager = world_with("t")
     manager.run("reset-t", held_mib=60)
-    world.submit(action_request("reward", ActionKind.REWARD, "t", in_sandbox=True, copy=SandboxCopy.ALWAYS))
-    world.plan()
+    world.submit(action_request("reward", ActionKind.REWARD, "t", in_sandbox=True, copy=SandboxCopy.ALWAYS), plan=True)
     manager.run("reward")
     assert manager.free["memory"] == 832
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     manager.fail("step", started=False)
     assert manager.free["memory"] == 832
 
@@ -127,8 +121,7 @@ def test_a_restarted_scheduler_books_what_its_managers_tell() -> None:
     assert again.free["memory"] == 1000 - 216 - DEMAND, "what is not told counts as the demand"
     again.join(sandboxes=[refs[0], SandboxRef("job", "u", "reset-u#1", 60), SandboxRef("job", "u", "another", 1)])
     assert again.free["memory"] == 1000 - 216 - 168
-    restarted.step("step")
-    restarted.plan()
+    restarted.step("step", plan=True)
     again.run("step", held_mib=60)
     assert again.free["memory"] == 1000 - 168 - 168
 
@@ -251,8 +244,7 @@ def test_a_reward_has_its_memory_of_the_manager_that_gives_it_by_need(planner: s
     demand = Demand((*fixed(cpu=1).entries, ResourceDemand("memory", 300, most)))
     copy = SandboxCopy.ALWAYS if pinned else SandboxCopy.NEVER
     reward = partial(action_request, kind=ActionKind.REWARD, demand=demand, in_sandbox=pinned, copy=copy)
-    for name in ("t", "u"):
-        world.submit(reward(f"reward-{name}", trajectory_id=name))
+    world.submit(*(reward(f"reward-{name}", trajectory_id=name) for name in ("t", "u")))
     plan(world)
     for name in ("t", "u"):
         assert manager.start(f"reward-{name}").resources["memory"] >= 300, "its limit"
@@ -268,8 +260,7 @@ def test_a_reward_is_booked_with_its_memory_where_that_is_not_by_need(planner: s
     plan(world)
     manager.run("reset-t")
     reward = partial(action_request, kind=ActionKind.REWARD, trajectory_id="t")
-    for name in ("a", "b"):
-        world.submit(reward(name, demand=fixed(cpu=1, memory=300)))
+    world.submit(*(reward(name, demand=fixed(cpu=1, memory=300)) for name in ("a", "b")))
     plan(world)
     assert [manager.has(name) for name in ("a", "b")] == [True, False]
     assert manager.free["memory"] == 100

@@ -55,8 +55,7 @@ def test_every_request_about_its_work_keeps_a_job() -> None:
     manager.live(90.0)
     world.trajectory("t")
     manager.live(90.0)
-    world.submit(action_request("a", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("a", demand=fixed(cpu=1)), plan=True)
     manager.run("a")
     manager.live(90.0)
     world.watch("a", "late")
@@ -117,5 +116,4 @@ def test_what_is_told_of_an_idle_job() -> None:
     assert closed.reason == "its job was idle for 100 s"
     after = world.restart()
     manager.world, manager.stream = after, Stream()
-    again = after.state.summaries.of_closed_job(key_of("a"), after.now)
-    assert again == closed
+    assert after.state.summaries.of_closed_job(key_of("a"), after.now) == closed

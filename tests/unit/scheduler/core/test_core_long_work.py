@@ -88,8 +88,7 @@ class SteppedWorld(CoreWorld):
 def with_actions(world: SteppedWorld) -> None:
     world.manager()
     world.job()
-    for number in range(MANY):
-        world.submit(action_request(f"a{number}"))
+    world.submit(*(action_request(f"a{number}") for number in range(MANY)))
 
 
 def with_group(world: SteppedWorld) -> None:
@@ -148,8 +147,7 @@ def deadlines_come(world: SteppedWorld) -> list[events.Event]:
     world.manager()
     world.job()
     soon = Timeouts(schedule_to_start=5.0, start_to_close=10.0, schedule_to_close=10.0)
-    for number in range(MANY):
-        world.submit(action_request(f"a{number}", timeouts=soon))
+    world.submit(*(action_request(f"a{number}", timeouts=soon) for number in range(MANY)))
     world.state.managers["m"].last_seen = world.now = world.now + 6.0
     return []
 
@@ -157,8 +155,7 @@ def deadlines_come(world: SteppedWorld) -> list[events.Event]:
 def job_expires(world: SteppedWorld) -> list[events.Event]:
     world.manager()
     world.job(job_request(grace=5.0))
-    for number in range(MANY):
-        world.submit(action_request(f"a{number}"))
+    world.submit(*(action_request(f"a{number}") for number in range(MANY)))
     world.end_session()
     world.state.managers["m"].last_seen = world.now = world.now + 6.0
     return []
@@ -228,8 +225,7 @@ def test_what_comes_after_a_cancel_of_all_work_is_not_cancelled() -> None:
     world.go_on(cancels)
     _, submits = world.asked(lambda reply: events.SubmitRequested(reply, action_request("new"), None))
     world.finish_all(submits)
-    assert world.state_of("new") is ActionState.QUEUED
-    assert world.state.open_actions == 1
+    assert (world.state_of("new"), world.state.open_actions) == (ActionState.QUEUED, 1)
 
 
 def test_work_that_is_being_given_up_is_not_given_up_twice() -> None:
@@ -377,8 +373,7 @@ def test_events_that_there_is_no_time_for_come_back_in_order() -> None:
         answered.append(len([sequence for sequence, _ in asked if sequence in world.answers]))
     assert answered[0] < 4
     assert answered[-1] == 4
-    assert list(world.state.jobs[JOB].actions) == ["a", "b", "c", "d"]
-    assert world.stepper.pending_bytes == 0
+    assert (list(world.state.jobs[JOB].actions), world.stepper.pending_bytes) == (["a", "b", "c", "d"], 0)
 
 
 def test_ends_that_come_back_are_looked_at_once() -> None:
@@ -446,8 +441,7 @@ def test_chores_take_turns_and_follow_each_other_under_one_key() -> None:
     chores.add("short", parts("short", 3))
     chores.add("short", parts("then", 2))
     chores.work_off(0.0, 40)
-    assert done.count("short") == 3
-    assert done.count("then") == 2
+    assert (done.count("short"), done.count("then")) == (3, 2)
     assert done.index("then") > done.index("short")
     assert chores.work_off(0.0) == 65
     assert not chores

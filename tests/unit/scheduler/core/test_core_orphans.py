@@ -21,8 +21,7 @@ def uncommitted(
 ) -> tuple[CoreWorld, commands.Dispatch]:
     """A submit was dispatched but not committed when the scheduler died; its client has no answer yet."""
     saved = deepcopy(world.journal)
-    world.submit(action_request("a", kind, "t"))
-    world.plan()
+    world.submit(action_request("a", kind, "t"), plan=True)
     grant = manager.start("a")
     after = world.restart(saved)
     manager.world, manager.stream = after, Stream()
@@ -63,8 +62,7 @@ def test_an_orphan_that_ended_waits_for_its_submit() -> None:
     assert not manager.stream.all(commands.AcknowledgeEnd)
     after.step("a")
     assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert manager.free["cpu"] == 4
+    assert (manager.stream.last(commands.AcknowledgeEnd).token, manager.free["cpu"]) == (grant.token, 4)
 
 
 @pytest.mark.parametrize("kind", [ActionKind.ENV_STEP, ActionKind.ENV_RESET])
@@ -94,8 +92,7 @@ def test_an_attempt_that_does_not_end_keeps_no_body_of_an_action_that_is_over() 
     world = CoreWorld()
     manager = world.manager()
     world.job()
-    world.submit(replace(action_request("a"), spec=b"x" * 100_000))
-    world.plan()
+    world.submit(replace(action_request("a"), spec=b"x" * 100_000), plan=True)
     grant = manager.start("a")
     world.cancel("a")
     manager.live(SETTINGS.cancel_grace + 1.0)
@@ -123,8 +120,7 @@ def test_an_orphaned_reset_brings_its_sandbox() -> None:
     manager.heartbeat()
     assert not manager.stream.all(commands.ReleaseSandbox)
     after.reset("a")
-    after.step("step")
-    after.plan()
+    after.step("step", plan=True)
     assert manager.grant("step").sandbox_id == "a#1"
     assert manager.free["memory"] == 4096 - 256
 
@@ -133,8 +129,7 @@ def test_an_orphan_of_another_body_is_stopped_and_not_adopted() -> None:
     world, manager = world_with_sandbox()
     after, grant = uncommitted(world, manager)
     manager.join([manager.running(grant)], [SANDBOX])
-    after.submit(action_request("a", ActionKind.ENV_STEP, "t", body="other"))
-    after.plan()
+    after.submit(action_request("a", ActionKind.ENV_STEP, "t", body="other"), plan=True)
     assert manager.grant("a").token != grant.token
     manager.run("a")
     assert after.outcomes[key_of("a")].attempts == 1

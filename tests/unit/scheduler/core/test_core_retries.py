@@ -16,8 +16,7 @@ def dispatched(
     kind: ActionKind = ActionKind.TOOL_CALL, retry: RetryPolicy | None = None
 ) -> tuple[CoreWorld, FakeManager]:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", kind, "t", retry=retry))
-    world.plan()
+    world.submit(action_request("a", kind, "t", retry=retry), plan=True)
     manager.start("a")
     return world, manager
 
@@ -46,8 +45,7 @@ def test_an_infrastructure_failure_is_tried_again(kind: ActionKind) -> None:
 
 def called_once() -> tuple[CoreWorld, FakeManager]:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", called_once=True))
-    world.plan()
+    world.submit(action_request("a", called_once=True), plan=True)
     return world, manager
 
 
@@ -117,22 +115,18 @@ def test_a_retried_action_keeps_its_place() -> None:
     world = CoreWorld()
     manager = world.manager(cores=1)
     world.job()
-    for name in ("first", "second", "third"):
-        world.submit(action_request(name, demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(*(action_request(name, demand=fixed(cpu=1)) for name in ("first", "second", "third")), plan=True)
     manager.start("first")
     manager.fail("first")
     world.wait(1.0)
-    assert manager.grant("first").attempt == 2
-    assert not manager.has("second")
+    assert (manager.grant("first").attempt, manager.has("second")) == (2, False)
 
 
 def test_a_retry_prefers_another_manager_and_takes_the_same_if_there_is_no_other() -> None:
     world = CoreWorld()
     managers = {name: world.manager(name) for name in ("a", "b")}
     world.job()
-    world.submit(action_request("x"))
-    world.plan()
+    world.submit(action_request("x"), plan=True)
     first = next(name for name, manager in managers.items() if manager.has("x"))
     other = "b" if first == "a" else "a"
     managers[first].start("x")
@@ -149,8 +143,7 @@ def test_a_retry_prefers_another_manager_and_takes_the_same_if_there_is_no_other
 def test_what_changes_a_sandbox_is_never_replayed_once_started(reward: bool) -> None:
     world, manager = world_with_sandbox()
     kind = ActionKind.REWARD if reward else ActionKind.ENV_STEP
-    world.submit(action_request("a", kind, "t", in_sandbox=True))
-    world.plan()
+    world.submit(action_request("a", kind, "t", in_sandbox=True), plan=True)
     manager.start("a")
     manager.fail("a")
     assert world.failure("a").kind is FailureKind.INFRA
@@ -160,8 +153,7 @@ def test_what_changes_a_sandbox_is_never_replayed_once_started(reward: bool) -> 
 
 def test_a_step_that_never_started_is_sent_again() -> None:
     world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     manager.fail("a", started=False)
     world.wait(1.0)
     assert manager.grant("a").attempt == 2
@@ -172,8 +164,7 @@ def test_a_step_that_never_started_is_sent_again() -> None:
 def test_steps_behind_a_retried_reset_wait_for_it() -> None:
     world, manager = world_with_trajectory()
     world.reset("reset")
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     manager.start("reset")
     manager.fail("reset")
     world.plan()
@@ -188,8 +179,7 @@ def test_steps_of_a_lost_manager_end_as_state_lost_and_others_are_tried_elsewher
     world, manager = world_with_sandbox()
     world.step("running")
     world.step("waiting")
-    world.submit(action_request("free"))
-    world.plan()
+    world.submit(action_request("free"), plan=True)
     manager.start("running")
     manager.start("free")
     spare = world.manager("spare")
@@ -197,8 +187,7 @@ def test_steps_of_a_lost_manager_end_as_state_lost_and_others_are_tried_elsewher
     spare.heartbeat()
     world.wait(2.0)
     assert "m" not in world.state.managers
-    assert world.failure("running").reason == "state_lost"
-    assert world.failure("waiting").reason == "state_lost"
+    assert (world.failure("running").reason, world.failure("waiting").reason) == ("state_lost", "state_lost")
     world.wait(1.0)
     assert spare.grant("free").attempt == 2
 
@@ -272,8 +261,7 @@ def test_what_an_action_waited_for_is_no_overhead() -> None:
     world.now += 10.0
     manager.end("a", execution_s=3.0, waited_s={"cores": 4.0, "image": 2.5})
     facts = world.outcomes[key_of("a")]
-    assert facts.waited_s == {"cores": 4.0, "image": 2.5}
-    assert facts.overhead_s == pytest.approx(0.5)
+    assert (facts.waited_s, facts.overhead_s) == ({"cores": 4.0, "image": 2.5}, pytest.approx(0.5))
     assert "waited 4.000 s: cores" in [event for _, event in world.story(key_of("a"))]
 
 
@@ -286,8 +274,7 @@ def test_attempts_before_the_last_one_are_told_as_such() -> None:
     world.now += 2.0
     manager.end("a", execution_s=1.5)
     facts = world.outcomes[key_of("a")]
-    assert facts.waited_s == {"attempts": pytest.approx(30.0)}
-    assert facts.overhead_s == pytest.approx(0.5)
+    assert (facts.waited_s, facts.overhead_s) == ({"attempts": pytest.approx(30.0)}, pytest.approx(0.5))
 
 
 def test_an_attempt_whose_manager_told_no_end_is_no_overhead() -> None:
@@ -296,5 +283,4 @@ def test_an_attempt_whose_manager_told_no_end_is_no_overhead() -> None:
     world.wait(SETTINGS.manager_lease + 1.0)
     facts = world.outcomes[key_of("a")]
     assert world.failure("a").reason == "manager_lost"
-    assert facts.waited_s.keys() == {"attempts"}
-    assert facts.overhead_s == pytest.approx(0.0)
+    assert (facts.waited_s.keys(), facts.overhead_s) == ({"attempts"}, pytest.approx(0.0))

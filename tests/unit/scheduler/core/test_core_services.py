@@ -34,8 +34,7 @@ def test_a_manager_that_comes_back_is_what_it_registered_as() -> None:
     world = CoreWorld()
     manager = world.manager("m", service("work", slots=4), cores=4)
     world.job()
-    world.submit(action_request("a", demand=fixed(cpu=3)))
-    world.plan()
+    world.submit(action_request("a", demand=fixed(cpu=3)), plan=True)
     before, services = manager.node, manager.services
     manager.disconnect()
     manager.node = node("node-m", 2)

@@ -105,8 +105,7 @@ def test_a_model_comes_in_where_it_takes_nothing_from_those_who_wait() -> None:
     for index in range(2):
         call(world, f"elsewhere{index}", "other")
     assert len(start(world)) == 2
-    assert managers["a"].has("there")
-    assert len(managers["b"].stream.all(commands.Dispatch)) == 1
+    assert (managers["a"].has("there"), len(managers["b"].stream.all(commands.Dispatch))) == (True, 1)
 
 
 def test_nothing_is_sent_where_free_units_are_no_room() -> None:
@@ -163,8 +162,7 @@ def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(pla
 
     def calls(first: int, count: int) -> set[str]:
         names = {f"c{number}" for number in range(first, first + count)}
-        for name in names:
-            world.submit(action_request(name, ActionKind.TOOL_CALL, demand=fixed(), service="search"))
+        world.submit(*(action_request(name, ActionKind.TOOL_CALL, demand=fixed(), service="search") for name in names))
         assert start(world) <= names
         return names
 

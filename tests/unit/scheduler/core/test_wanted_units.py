@@ -23,9 +23,9 @@ def test_what_runs_is_held_and_what_has_no_room_waits() -> None:
     world = CoreWorld()
     manager = world.manager(cores=2)
     world.job()
-    for number in range(5):
-        world.submit(action_request(f"a-{number}", ActionKind.REWARD, demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(
+        *(action_request(f"a-{number}", ActionKind.REWARD, demand=fixed(cpu=2)) for number in range(5)), plan=True
+    )
     wanted = only(world)
     assert (wanted.managers, wanted.waiting, wanted.held["cpu"], wanted.waiting_units["cpu"]) == (1, 4, 2, 8)
     manager.run("a-0")
@@ -46,8 +46,7 @@ def test_more_units_are_useful_to_what_could_take_them() -> None:
 def test_what_waits_for_its_own_sandbox_is_left_out() -> None:
     world, manager = world_with_sandbox()
     manager.disconnect()
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     assert only(world).waiting == 0
 
 
@@ -58,8 +57,7 @@ def test_a_sandbox_is_held_between_actions() -> None:
     world.trajectory("t")
     world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(memory=60)))
     world.trajectory("waits")
-    world.submit(action_request("waits", ActionKind.ENV_RESET, "waits", demand=kept(memory=60)))
-    world.plan()
+    world.submit(action_request("waits", ActionKind.ENV_RESET, "waits", demand=kept(memory=60)), plan=True)
     manager.run("reset")
     wanted = only(world)
     assert (wanted.held["memory"], wanted.waiting, wanted.waiting_units["memory"]) == (60, 1, 60)

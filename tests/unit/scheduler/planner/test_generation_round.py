@@ -76,8 +76,7 @@ def test_a_prefix_of_old_weights_draws_nobody() -> None:
     request = rollouts.world.state.managers["b"].services["policy"]
     assert request.description.policy_version == 1
     rollouts.ask("second", 30_200, trajectory="t")
-    action = rollouts.world.live("second")
-    assert rollouts.knowledge.cached_tokens(action.request, "b", request) == 0
+    assert rollouts.knowledge.cached_tokens(rollouts.world.live("second").request, "b", request) == 0
 
 
 def test_a_prefix_that_is_not_worth_the_crowd_is_given_up() -> None:

@@ -25,8 +25,7 @@ def waiting(count: int) -> ReadyClass:
     world = CoreWorld()
     world.manager(cores=1)
     world.job()
-    for number in range(count):
-        world.submit(action_request(f"a{number}", demand=fixed(cpu=1)))
+    world.submit(*(action_request(f"a{number}", demand=fixed(cpu=1)) for number in range(count)))
     (ready,) = world.state.ready.classes.values()
     return ready
 
@@ -98,8 +97,12 @@ def test_options_made_in_one_round_are_not_made_anew_in_another(step_s: float) -
     world = CoreWorld()
     world.manager(cores=4)
     world.job()
-    for number in range(classes):
-        world.submit(replace(action_request(f"a{number}", demand=fixed(cpu=1)), label=f"label-{number}"))
+    world.submit(
+        *(
+            replace(action_request(f"a{number}", demand=fixed(cpu=1)), label=f"label-{number}")
+            for number in range(classes)
+        )
+    )
     keys: list[ClassKey] = list(world.state.ready.classes)
     assert len(keys) == classes
     fleet = Fleet()
