@@ -14,6 +14,7 @@ from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
+    GroupRequest,
     JobRequest,
     Opened,
     RefusedError,
@@ -133,6 +134,11 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.TrajectoryOpenRequested(reply, request), reply)
         return self.opened[reply.sequence]
+
+    def trajectories(self, *trajectory_ids: str, group: GroupRequest | None = None) -> None:
+        """Opens trajectories, of one group if there is one."""
+        for trajectory_id in trajectory_ids:
+            self.trajectory(trajectory_request(trajectory_id, group=group))
 
     def close_trajectory(
         self, trajectory_id: str, end: TrajectoryEnd = TrajectoryEnd.COMPLETED, *, job_id: str = JOB

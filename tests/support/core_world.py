@@ -19,7 +19,7 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
 from callsheet.scheduler.core.words.costs import Cost, held_for
 from callsheet.scheduler.core.words.events import Assignment, Plan
-from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind, JobRequest
 from callsheet.scheduler.core.words.registration import (
     NodeDescription,
     QuotaDescription,
@@ -414,11 +414,31 @@ class CoreWorld(CoreClients):
         return "; ".join(f"{time - START:.1f} {event}" for time, event in self.story(action))
 
 
+def world_with_job(
+    request: JobRequest | None = None, *, settings: CoreSettings = SETTINGS, planner: ReviewingPlanner | None = None
+) -> CoreWorld:
+    """A world with a job, the default one unless another is given."""
+    world = CoreWorld(settings=settings, planner=planner)
+    world.job(request)
+    return world
+
+
+def world_with_manager(
+    manager_id: str = "m",
+    *services: ServiceDescription,
+    on: NodeDescription | None = None,
+    cores: int = 4,
+    memory: int = 4096,
+) -> tuple[CoreWorld, FakeManager]:
+    """A world with the default job, and a manager as `CoreWorld.manager` makes it."""
+    world = world_with_job()
+    return world, world.manager(manager_id, *services, on=on, cores=cores, memory=memory)
+
+
 def world_with_trajectory(*, manager: bool = True) -> tuple[CoreWorld, FakeManager]:
     """A world with a job, its trajectory "t", and a manager "m" (joined unless told otherwise)."""
-    world = CoreWorld()
+    world = world_with_job()
     fake = world.manager("m", join=manager)
-    world.job()
     world.trajectory("t")
     return world, fake
 

@@ -10,17 +10,15 @@ from callsheet.scheduler.planner.answers.explain import explain
 from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import JOB, action_request, key_of, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, Stream
+from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_job, world_with_manager
 from tests.support.gated_planner import GatedPlanner
 
 
 def gated_world(most: int = 1, *trajectories: str) -> tuple[CoreWorld, FakeManager]:
     """A world whose planner lets `most` trajectories live at once."""
-    world = CoreWorld(planner=GatedPlanner(most))
+    world = world_with_job(planner=GatedPlanner(most))
     manager = world.manager("m", cores=8)
-    world.job()
-    for trajectory_id in trajectories or ("t", "u"):
-        world.trajectory(trajectory_id)
+    world.trajectories(*trajectories or ("t", "u"))
     return world, manager
 
 
@@ -30,9 +28,7 @@ def waiting(world: CoreWorld) -> list[str]:
 
 
 def test_the_first_planner_admits_and_dispatches_in_one_round() -> None:
-    world = CoreWorld()
-    manager = world.manager("m")
-    world.job()
+    world, manager = world_with_manager("m")
     world.trajectory("t")
     world.reset("reset")
     world.submit(action_request("free", ActionKind.GENERATE, "t"))
@@ -176,8 +172,7 @@ def test_an_attempt_that_is_adopted_admits_its_trajectory() -> None:
 
 
 def test_a_sibling_opened_after_the_quorum_is_redundant_at_once() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     group = GroupRequest("g", 3, 1)
     world.trajectory(trajectory_request("a", group=group))
     world.close_trajectory("a")

@@ -8,14 +8,12 @@ from callsheet.scheduler.core.words.events import Assignment, GrantPrediction, P
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode
 
 from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
-from tests.support.core_world import CoreWorld, FakeManager, world_with_trajectory
+from tests.support.core_world import CoreWorld, FakeManager, world_with_manager, world_with_trajectory
 from tests.support.refusals import refusal
 
 
 def running(least: int = 1, most: int = 4, *, cores: int = 4, given: int = 2) -> tuple[CoreWorld, FakeManager]:
-    world = CoreWorld()
-    manager = world.manager(cores=cores)
-    world.job()
+    world, manager = world_with_manager(cores=cores)
     world.submit(action_request("a", ActionKind.REWARD, demand=elastic(least, most)))
     world.propose("a", "m", cpu=given)
     manager.start("a")
@@ -69,9 +67,7 @@ def test_what_a_broken_stream_swallowed_is_said_again() -> None:
 
 
 def test_predictions_reach_the_manager() -> None:
-    world = CoreWorld()
-    manager = world.manager("m")
-    world.job()
+    world, manager = world_with_manager("m")
     world.submit(action_request("a", demand=elastic(1, 4)))
     prediction = GrantPrediction(execution_s=3.5, use=1.2)
     world.handle(events.PlanReady(Plan((Assignment(key_of("a"), "m", {"cpu": 2}, prediction),))))

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.core_requests import action_request, fixed, kept, key_of, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_trajectory
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_job, world_with_trajectory
 
 GIB = 1024
 
@@ -126,9 +126,8 @@ def test_an_attempt_that_outlives_its_action_is_charged_when_it_ends() -> None:
 
 
 def test_an_attempt_that_outlives_what_is_kept_of_its_trajectory_is_charged_to_its_job() -> None:
-    world = CoreWorld(settings=replace(SETTINGS, finished_actions_s=10.0))
+    world = world_with_job(settings=replace(SETTINGS, finished_actions_s=10.0))
     manager = world.manager()
-    world.job()
     world.trajectory("t")
     world.submit(action_request("a", trajectory_id="t"), plan=True)
     grant = manager.start("a")

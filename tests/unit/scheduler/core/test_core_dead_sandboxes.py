@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKind, FailureKind
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, job_request
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job
 
 DIED = events.AttemptFailed(FailureKind.ENV, "state_lost", "the sandbox died while a command ran in it")
 LOST = events.SandboxLost("m", SandboxRef("job", "t", "reset#1"), "the process is gone")
@@ -18,9 +18,8 @@ LOST = events.SandboxLost("m", SandboxRef("job", "t", "reset#1"), "the process i
 
 def running(*, infra: bool = False) -> tuple[CoreWorld, FakeManager]:
     """A world where one step runs and another waits."""
-    world = CoreWorld()
+    world = world_with_job(job_request(dead_sandbox_is_infra=infra))
     manager = world.manager("m")
-    world.job(job_request(dead_sandbox_is_infra=infra))
     world.trajectory("t")
     world.reset("reset", plan=True)
     manager.run("reset")
@@ -83,9 +82,8 @@ def test_a_reset_begins_anew_and_what_outside_ends_is_nobodys_fault() -> None:
 
 def test_a_reward_in_a_sandbox_of_its_own_is_tried_again_only_where_nobody_inside_is_to_blame() -> None:
     for infra in (True, False):
-        world = CoreWorld()
+        world = world_with_job(job_request(dead_sandbox_is_infra=infra))
         manager = world.manager("m")
-        world.job(job_request(dead_sandbox_is_infra=infra))
         world.submit(action_request("reward", ActionKind.REWARD), plan=True)
         manager.start("reward")
         manager.end("reward", DIED)

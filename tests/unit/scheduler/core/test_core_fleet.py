@@ -16,6 +16,7 @@ from tests.support.core_world import (
     node,
     service,
     world_with_call,
+    world_with_manager,
     world_with_sandbox,
     world_with_step,
     world_with_trajectory,
@@ -68,9 +69,7 @@ def test_reserved_cores_come_from_the_end_of_the_list() -> None:
 
 
 def test_a_reserve_on_a_busy_node_is_a_debt_that_ends_pay() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("work", [ActionKind.TOOL_CALL]), on=node("n", 4))
-    world.job()
+    world, manager = world_with_manager("m", service("work", [ActionKind.TOOL_CALL]), on=node("n", 4))
     world.submit(*(action_request(name, demand=fixed(cpu=2)) for name in ("a", "b")), plan=True)
     engine = world.manager("engine", service("model", [ActionKind.GENERATE], reserved={"cpu": 2}), on=node("n", 4))
     assert manager.free["cpu"] == -2
@@ -88,9 +87,7 @@ def test_a_reserve_on_a_busy_node_is_a_debt_that_ends_pay() -> None:
 
 
 def test_slots_bound_a_service_whatever_its_node_has() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("engine", [ActionKind.GENERATE], slots=2))
-    world.job()
+    world, manager = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=2))
     world.submit(*(action_request(name, ActionKind.GENERATE) for name in ("a", "b", "c")), plan=True)
     assert [manager.has(name) for name in ("a", "b", "c")] == [True, True, False]
     assert not world.propose("c", "m")

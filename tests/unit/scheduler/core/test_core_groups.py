@@ -19,18 +19,15 @@ from callsheet.scheduler.core.words.model import (
 )
 
 from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job, world_with_manager
 from tests.support.refusals import refusal
 
 GROUP = GroupRequest("g", 3, 2)
 
 
 def group_of_three() -> tuple[CoreWorld, FakeManager]:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    for name in ("a", "b", "c"):
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world, manager = world_with_manager()
+    world.trajectories("a", "b", "c", group=GROUP)
     return world, manager
 
 
@@ -93,8 +90,7 @@ def test_a_lost_member_leaves_its_seat_to_another_also_over_a_restart() -> None:
 
 
 def test_a_late_member_of_a_group_with_its_quorum_is_told_that_it_is_closed() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
     world.close_trajectory("a")
     opened = world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
@@ -103,11 +99,8 @@ def test_a_late_member_of_a_group_with_its_quorum_is_told_that_it_is_closed() ->
 
 
 def test_a_cancelled_group_closes_its_members_and_takes_no_more_also_after_a_restart() -> None:
-    world = CoreWorld()
-    world.manager()
-    world.job()
-    for name in ("a", "b"):
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world, _ = world_with_manager()
+    world.trajectories("a", "b", group=GROUP)
     world.trajectory("apart")
     world.reset("reset", "b")
     world.close_trajectory("a")
@@ -150,9 +143,8 @@ def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
 
 
 def test_a_trajectory_too_far_behind_is_closed() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request(max_staleness=1))
     manager = world.manager()
-    world.job(job_request(max_staleness=1))
     world.trajectory("old")
     world.publish(1)
     world.trajectory("new")
@@ -167,8 +159,7 @@ def test_a_trajectory_too_far_behind_is_closed() -> None:
 
 
 def test_versions_never_go_back() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.publish(5)
     world.publish(5)
     refusal(lambda: world.publish(4), RefusalCode.FAILED_PRECONDITION, "must not be below 5")
@@ -177,8 +168,7 @@ def test_versions_never_go_back() -> None:
 
 
 def test_a_trajectory_remembers_the_version_it_began_with_over_a_restart() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_staleness=1))
+    world = world_with_job(job_request(max_staleness=1))
     world.trajectory("old")
     world.publish(1)
     world.trajectory("new")
@@ -188,9 +178,7 @@ def test_a_trajectory_remembers_the_version_it_began_with_over_a_restart() -> No
 
 
 def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory(trajectory_request("t", idle_timeout=30.0))
     manager.live(20.0)
     world.reset("reset", plan=True)
@@ -206,9 +194,7 @@ def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
 
 
 def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart_does_not_put_it_off() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory(trajectory_request("t", idle_timeout=30.0, deadline=100.0))
     world.reset("reset", plan=True)
     grant = manager.start("reset")
@@ -225,10 +211,8 @@ def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart
 
 
 def group_that(on_infra: OnInfra, size: int = 3, quorum: int = 3, budget: int | None = None) -> CoreWorld:
-    world = CoreWorld()
-    world.job()
-    for name in "abc"[:size]:
-        world.trajectory(trajectory_request(name, group=GroupRequest("g", size, quorum, on_infra, budget)))
+    world = world_with_job()
+    world.trajectories(*"abc"[:size], group=GroupRequest("g", size, quorum, on_infra, budget))
     return world
 
 

@@ -9,16 +9,17 @@ from callsheet.scheduler.core.words.model import RefusedError
 from callsheet.scheduler.service.codec.status_answers import job_status
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, Stream
+from tests.support.core_world import SETTINGS, CoreWorld, Stream, world_with_job
 
 IDLE_S = 100.0
 
 
 def idle_world(own: float | None = None, *, detached: bool = False) -> CoreWorld:
     """A world whose job is held by a session, with the server's idle timeout or one of its own."""
-    world = CoreWorld(settings=replace(SETTINGS, job_idle_timeout=IDLE_S))
-    world.job(replace(job_request(grace=50.0), detached=detached, idle_timeout=own, spec=b""))
-    return world
+    return world_with_job(
+        replace(job_request(grace=50.0), detached=detached, idle_timeout=own, spec=b""),
+        settings=replace(SETTINGS, job_idle_timeout=IDLE_S),
+    )
 
 
 def is_open(world: CoreWorld) -> bool:

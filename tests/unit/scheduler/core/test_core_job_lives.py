@@ -12,7 +12,7 @@ from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.service.loop import HeldDispatches
 
 from tests.support.core_requests import action_request, fixed, key_of
-from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, world_with_sandbox
+from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, world_with_manager, world_with_sandbox
 
 OLD_SANDBOX = SandboxRef("job", "t", "reset#1")
 CALL = action_request("a", ActionKind.TOOL_CALL, demand=fixed(cpu=1), wait=True)
@@ -20,9 +20,7 @@ CALL = action_request("a", ActionKind.TOOL_CALL, demand=fixed(cpu=1), wait=True)
 
 def away_with_an_attempt(*, restarted: bool) -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
     """A manager runs an attempt and is lost, its job is closed and opened again, and the same action submitted."""
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.submit(CALL, plan=True)
     grant = manager.start("a")
     manager.disconnect()
@@ -69,9 +67,7 @@ def test_an_end_that_was_kept_since_the_former_life_is_no_outcome(restarted: boo
 
 
 def test_an_attempt_that_is_reported_before_the_job_is_open_again_is_stopped() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.submit(CALL, plan=True)
     former = manager.start("a")
     world.close_job()
@@ -106,9 +102,7 @@ def test_a_reset_of_the_former_life_gives_its_sandbox_to_nobody() -> None:
 
 
 def test_within_one_life_a_manager_that_was_given_up_brings_its_attempt_back() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.submit(action_request("a", demand=fixed(cpu=1), wait=True), plan=True)
     grant = manager.start("a")
     manager.disconnect()

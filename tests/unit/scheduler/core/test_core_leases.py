@@ -17,7 +17,7 @@ from callsheet.scheduler.core.words.model import (
 )
 
 from tests.support.core_requests import action_request, job_request, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_job
 from tests.support.peers import Peer
 from tests.support.refusals import refusal
 
@@ -28,9 +28,7 @@ LEASE = SETTINGS.manager_lease
 
 def held_job(grace: float = GRACE, settings: CoreSettings = SETTINGS) -> CoreWorld:
     """A world with a job that one client session, "client", holds."""
-    world = CoreWorld(settings=settings)
-    world.job(job_request(grace=grace))
-    return world
+    return world_with_job(job_request(grace=grace), settings=settings)
 
 
 def has_expired(world: CoreWorld) -> bool:

@@ -26,7 +26,7 @@ from callsheet.scheduler.core.words.model import (
 
 from tests.support.core_invariants import check_invariants
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_job
 from tests.support.peers import Peer
 
 PARTS, LEAST = 32, 4
@@ -410,8 +410,7 @@ def test_rounds_that_there_is_no_time_for_are_planned_in_the_next_step() -> None
         rounds.append(now)
         return Plan(truncated=len(rounds) < 3)
 
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.submit(action_request("a", wait=True))
     stepper = Stepper(world.state, plan, stopwatch=Watch(STEP_S))
     stepper.post([events.SessionEnded(Peer("nobody"))])

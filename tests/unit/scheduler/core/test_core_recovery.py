@@ -8,7 +8,17 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState, Refuse
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
-from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service, world_with_sandbox, world_with_step
+from tests.support.core_world import (
+    CoreWorld,
+    FakeManager,
+    Stream,
+    node,
+    service,
+    world_with_job,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_step,
+)
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -38,8 +48,7 @@ def test_everything_acknowledged_is_there_again() -> None:
 
 
 def test_a_clock_that_was_set_back_puts_no_deadline_off() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.submit(action_request("a", timeouts=Timeouts(60.0, 60.0, 60.0), wait=True))
     world.now -= 86_400.0
     after = world.restart()
@@ -154,9 +163,7 @@ def test_a_new_incarnation_after_a_restart_has_lost_the_sandbox() -> None:
 
 
 def test_what_a_sandbox_keeps_is_booked_again() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory("t")
     world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=2, memory=64)), plan=True)
     held = manager.run("reset").cores
@@ -188,8 +195,7 @@ def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_t
 
 def with_deadlines() -> CoreWorld:
     """A world in which "a" must start within 20 s and "b" be over within 60 s; 5 s have passed."""
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.submit(
         action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)),
         action_request("b", wait=True, timeouts=Timeouts(60.0, 50.0, 60.0)),
@@ -340,9 +346,7 @@ def test_a_cancelled_attempt_that_nobody_knows_after_a_restart_is_not_tried_agai
 
 
 def test_a_reset_that_ends_in_a_closed_trajectory_after_a_restart_leaves_no_sandbox() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory("t")
     world.reset("reset", plan=True)
     grant = manager.start("reset")
@@ -377,9 +381,7 @@ def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -
 
 
 def test_what_an_attempt_holds_whose_action_is_over_is_not_granted_to_others() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=2)
-    world.job()
+    world, manager = world_with_manager(cores=2)
     world.submit(action_request("a", demand=fixed(cpu=2)), plan=True)
     grant = manager.start("a")
     world.cancel("a")

@@ -12,7 +12,7 @@ from callsheet.scheduler.core.words.commands import CoreCommand, Persist
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_job
 from tests.support.refusals import refusal
 
 KEPT_S = 1_600.0
@@ -21,9 +21,8 @@ KEPT_S = 1_600.0
 def world_with_finished(*actions: str, kept: int = 1_000, kept_bytes: int = 1 << 20) -> tuple[CoreWorld, FakeManager]:
     """A world whose job has these actions, all succeeded."""
     settings = replace(SETTINGS, finished_actions=kept, finished_actions_bytes=kept_bytes, finished_actions_s=KEPT_S)
-    world = CoreWorld(settings=settings)
+    world = world_with_job(settings=settings)
     manager = world.manager()
-    world.job()
     for action in actions:
         run(world, manager, action)
     return world, manager

@@ -7,7 +7,14 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, RetryPolicy
 
 from tests.support.core_requests import action_request, fixed, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    SETTINGS,
+    CoreWorld,
+    FakeManager,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 FINAL = [FailureKind.POLICY, FailureKind.ENV, FailureKind.TIMEOUT, FailureKind.RESOURCE_LIMIT]
 
@@ -112,9 +119,7 @@ def test_a_backoff_without_bounds_is_no_overflow() -> None:
 
 
 def test_a_retried_action_keeps_its_place() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=1)
-    world.job()
+    world, manager = world_with_manager(cores=1)
     world.submit(*(action_request(name, demand=fixed(cpu=1)) for name in ("first", "second", "third")), plan=True)
     manager.start("first")
     manager.fail("first")
@@ -251,9 +256,8 @@ def test_queue_time_counts_all_the_waiting_and_nothing_else() -> None:
     world.wait(1.0)
     manager.run("a")
     facts = world.outcomes[manager.grant("a").request.key]
-    assert facts.queue_s == pytest.approx(3.0)
-    assert facts.first_dispatched - facts.submitted == pytest.approx(2.0)
-    assert facts.ended - facts.submitted == pytest.approx(6.0)
+    times = (facts.queue_s, facts.first_dispatched - facts.submitted, facts.ended - facts.submitted)
+    assert times == pytest.approx((3.0, 2.0, 6.0))
 
 
 def test_what_an_action_waited_for_is_no_overhead() -> None:

@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState, Token
 from callsheet.scheduler.core.words.registration import RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, key_of
-from tests.support.core_world import CoreWorld, ended, service, world_with_sandbox
+from tests.support.core_world import CoreWorld, ended, service, world_with_manager, world_with_sandbox
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -40,9 +40,7 @@ def test_a_running_attempt_stays_with_who_was_given_it() -> None:
 
 
 def test_a_reset_gives_its_sandbox_to_who_made_it() -> None:
-    world = CoreWorld()
-    victim = world.manager()
-    world.job()
+    world, victim = world_with_manager()
     world.trajectory("t")
     world.reset("reset", plan=True)
     grant = victim.start("reset")

@@ -28,6 +28,27 @@ def world_with_engines(count: int = 2) -> tuple[CoreWorld, list[CoreEngine]]:
     return world, found
 
 
+def world_with_update() -> tuple[CoreWorld, CoreEngine]:
+    """One engine, which is told to update to version 1."""
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    return world, only
+
+
+def world_with_proved() -> tuple[CoreWorld, CoreEngine]:
+    """One engine, which has proved version 1."""
+    world, only = world_with_update()
+    only.prove()
+    return world, only
+
+
+def world_with_quarantined() -> tuple[CoreWorld, CoreEngine]:
+    """One engine, whose update to version 1 has failed."""
+    world, only = world_with_update()
+    only.fail()
+    return world, only
+
+
 def generate(world: CoreWorld, name: str) -> None:
     world.submit(action_request(name, ActionKind.GENERATE), plan=True)
 
@@ -120,16 +141,13 @@ def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again
 
 
 def test_an_update_that_nobody_answers_for_counts_as_failed() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    _, only = world_with_update()
     only.manager.live(240.0)
     assert len(only.updates) == 2
 
 
 def test_another_process_of_a_manager_serves_nothing_before_it_has_the_published_weights() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     only.rejoin(incarnation="second")
     generate(world, "a")
     assert not only.has("a")
@@ -139,9 +157,7 @@ def test_another_process_of_a_manager_serves_nothing_before_it_has_the_published
 
 
 def test_an_engine_that_lost_its_weights_is_updated_again() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
     generate(world, "a")
     assert (only.has("a"), len(only.updates)) == (False, 2)
@@ -151,8 +167,7 @@ def test_an_engine_that_lost_its_weights_is_updated_again() -> None:
 
 
 def test_an_update_that_was_lost_with_a_stream_is_sent_again() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    _, only = world_with_update()
     only.manager.disconnect()
     only.rejoin()
     assert len(only.updates) == 1
@@ -186,9 +201,7 @@ def test_a_restarted_scheduler_goes_on_and_trusts_what_was_proved() -> None:
 
 
 def test_a_service_belongs_to_the_job_that_publishes_for_it_until_that_is_closed() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     world.job(job_request("other"))
     refusal(
         lambda: world.publish(1, "other", offer("theirs")),
@@ -201,9 +214,7 @@ def test_a_service_belongs_to_the_job_that_publishes_for_it_until_that_is_closed
 
 
 def test_a_quarantine_ends_with_the_job_that_caused_it() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.job(job_request("other"))
     world.submit(action_request("theirs", ActionKind.GENERATE, job_id="other"), plan=True)
     assert not only.manager.has(ActionKey("other", "theirs"))
@@ -216,9 +227,7 @@ def test_a_quarantine_ends_with_the_job_that_caused_it() -> None:
 
 
 def test_an_engine_that_cannot_go_back_to_its_first_weights_is_tried_again() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.close_job()
     only.fail("no such directory")
     assert len(only.updates) == 2
@@ -228,8 +237,7 @@ def test_an_engine_that_cannot_go_back_to_its_first_weights_is_tried_again() -> 
 
 
 def test_an_update_that_fails_after_its_job_was_closed_quarantines_nobody() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    world, only = world_with_update()
     only.begin()
     world.close_job()
     only.fail()
@@ -237,9 +245,7 @@ def test_an_update_that_fails_after_its_job_was_closed_quarantines_nobody() -> N
 
 
 def test_an_engine_that_loses_weights_that_nobody_publishes_any_more_goes_back_to_its_first() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     world.close_job()
     only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
     assert not only.updates[-1].plan
@@ -249,9 +255,7 @@ def test_an_engine_that_loses_weights_that_nobody_publishes_any_more_goes_back_t
 
 
 def test_an_operator_heals_an_engine_until_the_next_publish() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.heal("engine-0")
     assert not only.updates[-1].plan
     only.prove()
@@ -266,9 +270,7 @@ def test_an_operator_heals_an_engine_until_the_next_publish() -> None:
 
 
 def test_an_engine_takes_what_is_published_while_it_is_healed() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.heal("engine-0")
     world.publish(2, offer=offer("more"))
     assert not only.updates[-1].plan, "it is at it"
@@ -292,8 +294,7 @@ def test_only_engines_that_are_there_can_be_healed() -> None:
 
 
 def test_a_version_is_published_once_for_a_service() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    world, only = world_with_update()
     world.publish(1, offer=offer())
     assert len(only.updates) == 1
     refusal(lambda: world.publish(1, offer=offer("others")), RefusalCode.ALREADY_EXISTS, "with other weights")

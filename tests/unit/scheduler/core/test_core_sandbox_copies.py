@@ -15,7 +15,7 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request
-from tests.support.core_world import CoreWorld, Stream, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import Stream, service, world_with_manager, world_with_sandbox, world_with_trajectory
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -112,9 +112,7 @@ def test_a_copy_that_is_given_up_costs_its_sandbox_nothing() -> None:
 
 
 def test_a_manager_that_cannot_copy_sandboxes_is_given_none_to_copy() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service(copies=False))
-    world.job()
+    world, manager = world_with_manager("m", service(copies=False))
     world.trajectory("t")
     world.submit(action_request("reset", ActionKind.ENV_RESET, "t"), reward("early"), plan=True)
     manager.run("reset")

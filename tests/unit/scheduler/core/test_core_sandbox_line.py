@@ -8,7 +8,7 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState, Failur
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, elastic, fixed, kept
-from tests.support.core_world import CoreWorld, world_with_sandbox, world_with_step, world_with_trajectory
+from tests.support.core_world import world_with_manager, world_with_sandbox, world_with_step, world_with_trajectory
 
 
 def test_actions_of_a_sandbox_run_one_at_a_time_in_their_order() -> None:
@@ -218,9 +218,7 @@ def test_an_elastic_step_keeps_its_width_within_the_free_cores() -> None:
 
 
 def test_two_trajectories_use_the_sandboxes_of_their_own() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     for name in ("t", "u"):
         world.trajectory(name)
         world.reset(f"reset-{name}", name)

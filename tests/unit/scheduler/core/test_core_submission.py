@@ -22,7 +22,16 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.work.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, node, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    SETTINGS,
+    CoreWorld,
+    node,
+    service,
+    world_with_job,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 from tests.support.peers import Peer
 from tests.support.refusals import refusal
 
@@ -30,8 +39,7 @@ SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_c
 
 
 def test_a_job_opens_once_and_again_with_the_same_body_only() -> None:
-    world = CoreWorld()
-    world.job(job_request("j", max_actions=3))
+    world = world_with_job(job_request("j", max_actions=3))
     world.job(job_request("j", max_actions=3))
     refusal(lambda: world.job(job_request("j", max_actions=4)), RefusalCode.ALREADY_EXISTS, "another specification")
 
@@ -144,9 +152,7 @@ class GonePeer(Peer):
 
 
 def test_who_attaches_takes_the_place_of_sessions_that_are_gone() -> None:
-    world = CoreWorld()
-    world.job()
-    world.manager()
+    world, _ = world_with_manager()
     for watcher in (GonePeer("one"), GonePeer("two"), Peer("three")):
         world.submit(action_request("a"), watcher=watcher)
     world.watch("a", "four")
@@ -201,9 +207,8 @@ def test_an_env_step_needs_a_sandbox_or_a_reset_ahead_of_it() -> None:
 
 
 def test_a_full_scheduler_refuses_with_a_retry_delay_and_takes_more_when_there_is_room() -> None:
-    world = CoreWorld(settings=replace(SETTINGS, max_open_actions=2, full_retry_after=1.5))
+    world = world_with_job(settings=replace(SETTINGS, max_open_actions=2, full_retry_after=1.5))
     manager = world.manager()
-    world.job()
     world.submit(action_request("a"), action_request("b"))
     assert (
         refusal(lambda: world.submit(action_request("c")), RefusalCode.RESOURCE_EXHAUSTED, "its 2 actions").retry_after
@@ -215,9 +220,8 @@ def test_a_full_scheduler_refuses_with_a_retry_delay_and_takes_more_when_there_i
 
 
 def test_a_job_has_its_own_bound_of_open_actions() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request("j", max_actions=1))
     world.manager()
-    world.job(job_request("j", max_actions=1))
     world.job(job_request("k"))
     world.submit(action_request("a", job_id="j"))
     with pytest.raises(RefusedError, match="max_actions of 1") as refused:
@@ -228,8 +232,7 @@ def test_a_job_has_its_own_bound_of_open_actions() -> None:
 
 
 def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     with pytest.raises(RefusedError, match="no registered manager serves tool_call") as nobody:
         world.submit(action_request("a"))
     world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
@@ -248,9 +251,7 @@ def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
     [("memroy", "memory"), ("cpus", "cpu"), ("GPU", "gpu"), ("h10O", "h100"), ("bandwidth", "")],
 )
 def test_an_unknown_resource_names_the_nearest_known_one(resource: str, nearest: str) -> None:
-    world = CoreWorld()
-    world.manager("m", on=node("n", 4, memory=512, h100=2))
-    world.job()
+    world, _ = world_with_manager("m", on=node("n", 4, memory=512, h100=2))
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", demand=fixed(**{resource: 1})))
     assert (caught.value.field, caught.value.value) == ("demand.resources", resource)
@@ -260,9 +261,9 @@ def test_an_unknown_resource_names_the_nearest_known_one(resource: str, nearest:
 
 @pytest.mark.parametrize(("name", "nearest"), [("wether", "weather"), ("sandbox", ""), ("Weather", "weather")])
 def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: str) -> None:
-    world = CoreWorld()
-    world.manager("m", service("weather", [ActionKind.TOOL_CALL]), service("sandboxes", [ActionKind.ENV_RESET]))
-    world.job()
+    world, _ = world_with_manager(
+        "m", service("weather", [ActionKind.TOOL_CALL]), service("sandboxes", [ActionKind.ENV_RESET])
+    )
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", service=name))
     ending = f"; did you mean {nearest!r}?" if nearest else "under this name"
@@ -271,9 +272,9 @@ def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: st
 
 @pytest.mark.parametrize(("image", "hint"), [("djagno", "; did you mean 'django'?"), ("x", "; there are django")])
 def test_an_unknown_image_is_called_an_image(image: str, hint: str) -> None:
-    world = CoreWorld()
-    world.manager("m", service("sandbox", [ActionKind.ENV_RESET]), service("sandbox:django", [ActionKind.ENV_RESET]))
-    world.job()
+    world, _ = world_with_manager(
+        "m", service("sandbox", [ActionKind.ENV_RESET]), service("sandbox:django", [ActionKind.ENV_RESET])
+    )
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", ActionKind.ENV_RESET, service=f"sandbox:{image}"))
     assert (caught.value.field, caught.value.value) == ("image", image)
@@ -304,16 +305,13 @@ def test_units_that_are_there_on_different_nodes_only_are_refused() -> None:
 
 
 def test_reserved_units_do_not_count_as_servable() -> None:
-    world = CoreWorld()
-    world.manager("m", service(reserved={"cpu": 3}), cores=4)
-    world.job()
+    world, _ = world_with_manager("m", service(reserved={"cpu": 3}), cores=4)
     with pytest.raises(RefusedError, match=r"\(1\)"):
         world.submit(action_request("a", demand=fixed(cpu=2)))
 
 
 def test_who_asks_to_wait_waits_for_a_manager_that_can_serve_it() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.submit(action_request("patient", wait=True), action_request("hasty", wait=True, timeouts=SHORT_START))
     world.wait(31.0)
     assert world.state_of("hasty") is ActionState.EXPIRED
@@ -364,8 +362,7 @@ def test_closing_a_trajectory_with_a_reset_and_steps_behind_it_cancels_each_once
 
 
 def test_a_group_must_agree_and_takes_no_more_than_its_size() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
     with pytest.raises(RefusedError, match="size 2, quorum 1"):
         world.trajectory(trajectory_request("b", group=GroupRequest("g", 3, 1)))
@@ -412,9 +409,7 @@ def test_only_the_acknowledgement_of_a_submit_may_wait() -> None:
 
 
 def test_what_can_be_served_is_remembered_of_so_many_demands_only() -> None:
-    world = CoreWorld()
-    world.manager(memory=2 * MAX_CACHED)
-    world.job()
+    world, _ = world_with_manager(memory=2 * MAX_CACHED)
     for memory in range(1, MAX_CACHED + 10):
         request = action_request("a", demand=fixed(memory=memory))
         check_servable(world.state, request, None)

@@ -16,7 +16,13 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, key_of
-from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    CoreWorld,
+    FakeManager,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -29,9 +35,7 @@ def running(timeouts: Timeouts, kind: ActionKind = ActionKind.TOOL_CALL) -> tupl
 
 
 def test_schedule_to_start_expires_what_was_never_dispatched() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=1)
-    world.job()
+    world, manager = world_with_manager(cores=1)
     world.submit(
         action_request("first", demand=fixed(cpu=1)),
         action_request("second", demand=fixed(cpu=1), timeouts=Timeouts(5.0, 100.0, 100.0)),

@@ -15,7 +15,7 @@ from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.stage import Status
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, node, service
+from tests.support.core_world import CoreWorld, FakeManager, node, service, world_with_job
 
 EXACT = Budget(seconds=0.5, deterministic=True)
 IN_SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD]
@@ -26,9 +26,7 @@ def elastic_world(predictors: Predictors | None = None, **settings: float) -> Co
     chosen = ElasticSettings(
         budget=EXACT, hold_after=settings.get("hold_after", 5.0), dispatch_cap=int(settings.get("dispatch_cap", 1024))
     )
-    world = CoreWorld(planner=ElasticPlanner(chosen, predictors))
-    world.job()
-    return world
+    return world_with_job(planner=ElasticPlanner(chosen, predictors))
 
 
 def plan_all(world: CoreWorld) -> list[Plan]:

@@ -16,6 +16,8 @@ from tests.support.core_world import (
     node,
     service,
     world_with_call,
+    world_with_job,
+    world_with_manager,
     world_with_sandbox,
     world_with_trajectory,
 )
@@ -56,9 +58,7 @@ def test_the_line_of_the_sandbox() -> None:
 
 
 def test_nobody_serves_it() -> None:
-    world = CoreWorld()
-    world.manager("m", service("engine", [ActionKind.GENERATE]), cores=2)
-    world.job()
+    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE]), cores=2)
     world.submit(
         action_request("kind", ActionKind.REWARD, wait=True),
         action_request("size", ActionKind.GENERATE, demand=fixed(cpu=3), wait=True),
@@ -101,9 +101,7 @@ def test_units_are_short_on_the_node_that_comes_closest() -> None:
 
 
 def test_slots_are_taken() -> None:
-    world = CoreWorld()
-    world.manager("m", service("engine", [ActionKind.GENERATE], slots=1))
-    world.job()
+    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=1))
     world.submit(*(action_request(name, ActionKind.GENERATE) for name in ("a", "b")), plan=True)
     assert why(world, "b") == Explanation(WaitReason.SLOTS, "all slots of 1 managers that serve it are taken")
 
@@ -140,9 +138,8 @@ def test_a_service_that_pauses_says_why() -> None:
 
 
 def test_a_sandbox_that_finds_no_room_holds_up_its_trajectory() -> None:
-    world = CoreWorld(planner=ElasticPlanner())
+    world = world_with_job(planner=ElasticPlanner())
     world.manager("m", cores=4, memory=300)
-    world.job()
     for index in range(3):
         world.trajectory(f"t{index}")
         demand = kept(memory=200, start_cpu=1)
@@ -159,9 +156,7 @@ def test_a_sandbox_that_finds_no_room_holds_up_its_trajectory() -> None:
 
 
 def test_free_units_are_kept_for_an_older_action() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=4)
-    world.job()
+    world, manager = world_with_manager(cores=4)
     world.submit(action_request("running", demand=fixed(cpu=2)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=4)))
     manager.live(6.0)
@@ -177,9 +172,8 @@ def test_free_units_are_kept_for_an_older_action() -> None:
 
 def test_the_elastic_round_keeps_units_later_than_the_plain_one_and_explain_knows() -> None:
     """The older action has waited long enough for the plain planner to keep a node for it, but not for this one."""
-    world = CoreWorld(planner=ElasticPlanner())
+    world = world_with_job(planner=ElasticPlanner())
     manager = world.manager(cores=4)
-    world.job()
     world.submit(action_request("running", demand=fixed(cpu=2)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=4), expected=60.0))
     manager.live(6.0)
@@ -198,9 +192,7 @@ def test_the_elastic_round_keeps_units_later_than_the_plain_one_and_explain_know
 
 def test_what_a_hold_does_not_keep_is_not_said_to_be_held() -> None:
     """While trajectories have the memory that the older action lacks, a round keeps memory for it, but no cores."""
-    world = CoreWorld()
-    manager = world.manager(cores=4, memory=100)
-    world.job()
+    world, manager = world_with_manager(cores=4, memory=100)
     world.trajectory("t")
     world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(memory=60, start_cpu=1)), plan=True)
     manager.run("reset")

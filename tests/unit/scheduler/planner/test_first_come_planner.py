@@ -6,13 +6,12 @@ from callsheet.scheduler.core.words.model import ActionKind, Demand, PriorityCla
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request
-from tests.support.core_world import CoreWorld, FakeManager, service
+from tests.support.core_world import CoreWorld, FakeManager, service, world_with_job, world_with_manager
 
 
 def world_with(cores: int = 4, **planner: float) -> tuple[CoreWorld, FakeManager]:
-    world = CoreWorld(planner=FirstComePlanner(hold_after=planner.get("hold_after", 5.0)))
+    world = world_with_job(planner=FirstComePlanner(hold_after=planner.get("hold_after", 5.0)))
     manager = world.manager(cores=cores)
-    world.job()
     return world, manager
 
 
@@ -72,9 +71,7 @@ def test_a_round_books_what_it_hands_out() -> None:
 
 
 def test_a_round_respects_slots_over_all_its_assignments() -> None:
-    world = CoreWorld()
-    world.manager("m", service("engine", [ActionKind.GENERATE], slots=3))
-    world.job()
+    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=3))
     world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(5)))
     assert order(world) == ["g0", "g1", "g2"]
 
@@ -174,9 +171,8 @@ def test_two_elastic_actions_share_what_one_alone_would_take() -> None:
 
 
 def test_the_cap_of_a_round_asks_for_another_one() -> None:
-    world = CoreWorld(planner=FirstComePlanner(dispatch_cap=3))
+    world = world_with_job(planner=FirstComePlanner(dispatch_cap=3))
     world.manager()
-    world.job()
     world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(5)))
     assert world.plan().truncated
     assert not world.plan().truncated

@@ -42,8 +42,7 @@ def test_kv_tokens_bound_what_is_sent_and_explain_says_so() -> None:
 def test_an_idle_engine_takes_what_is_larger_than_it_says() -> None:
     """Whether it can be served at all only the engine knows."""
     rollouts = Rollouts(a=engine(kv_tokens=1000))
-    rollouts.ask("huge", 5000)
-    rollouts.world.plan()
+    rollouts.ask("huge", 5000, plan=True)
     assert rollouts.where("huge") == "a"
 
 
@@ -62,8 +61,7 @@ def test_a_trajectory_comes_back_to_its_prefix(prompt: int) -> None:
     rollouts = Rollouts(a=engine(), b=engine(), c=engine())
     rollouts.world.trajectory("t")
     rollouts.turn("first", "t", prompt, on="b")
-    rollouts.ask("second", prompt + 200, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("second", prompt + 200, trajectory="t", plan=True)
     assert rollouts.where("second") == "b"
 
 
@@ -87,8 +85,7 @@ def test_a_prefix_that_is_not_worth_the_crowd_is_given_up() -> None:
     for index in range(20):
         rollouts.ask(f"g{index}", 100, new=2000)
         rollouts.world.propose(f"g{index}", "b")
-    rollouts.ask("second", 200, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("second", 200, trajectory="t", plan=True)
     assert rollouts.where("second") == "a"
 
 
@@ -112,8 +109,7 @@ def test_a_full_fleet_serves_those_whose_prefix_it_holds_first_but_nobody_starve
     rollouts = Rollouts(a=engine(slots=1))
     rollouts.world.trajectory("t")
     rollouts.turn("first", "t", 16_000, on="a")
-    rollouts.ask("running", 100)
-    rollouts.world.plan()
+    rollouts.ask("running", 100, plan=True)
     rollouts.ask("newcomer", 100)
     rollouts.world.now += 1.0
     rollouts.ask("second", 16_100, trajectory="t")
@@ -122,8 +118,7 @@ def test_a_full_fleet_serves_those_whose_prefix_it_holds_first_but_nobody_starve
     assert (rollouts.where("second"), rollouts.where("newcomer")) == ("a", "")
     rollouts.end("second")
     rollouts.world.now += PATIENCE_S
-    rollouts.ask("third", 16_200, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("third", 16_200, trajectory="t", plan=True)
     assert (rollouts.where("newcomer"), rollouts.where("third")) == ("a", "")
 
 

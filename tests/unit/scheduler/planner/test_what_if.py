@@ -10,7 +10,7 @@ from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, P
 from callsheet.scheduler.service.codec.admin_explain import what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
-from tests.support.core_world import CoreWorld, node, service, world_with_sandbox
+from tests.support.core_world import CoreWorld, node, service, world_with_manager, world_with_sandbox
 from tests.support.refusals import refusal
 
 SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
@@ -87,9 +87,7 @@ def test_more_nodes_of_another_pool_change_nothing() -> None:
 
 
 def test_commands_that_share_cores_run_faster_on_more_of_them() -> None:
-    world = CoreWorld()
-    world.manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
-    world.job()
+    world, _ = world_with_manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
     world.submit(
         *(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)) for number in range(16)), plan=True
     )
@@ -128,9 +126,7 @@ def test_answers_as_messages() -> None:
 
 
 def test_what_waits_behind_a_hung_command_waits_for_long() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
-    world.job()
+    world, manager = world_with_manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
     world.submit(
         *(action_request(name, ActionKind.REWARD, demand=fixed(cpu=1)) for name in ("hangs", "waits")), plan=True
     )
@@ -146,9 +142,7 @@ def test_what_waits_behind_a_hung_command_waits_for_long() -> None:
 
 
 def test_a_hung_command_on_shared_cores_is_no_short_one() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
-    world.job()
+    world, manager = world_with_manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
     world.submit(action_request("hangs", ActionKind.REWARD, demand=fixed(cpu=1)), plan=True)
     manager.start("hangs")
     manager.live(150.0)
@@ -156,9 +150,7 @@ def test_a_hung_command_on_shared_cores_is_no_short_one() -> None:
 
 
 def test_a_wider_run_lives_shorter() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 4))
-    world.job()
+    world, manager = world_with_manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 4))
     world.submit(action_request("wide", ActionKind.REWARD, demand=elastic(1, 4)))
     world.propose("wide", "m", cpu=4)
     manager.start("wide")
