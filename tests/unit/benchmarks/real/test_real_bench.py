@@ -43,8 +43,7 @@ def test_cores_that_are_shared_are_held_once() -> None:
 def test_the_prediction_for_ray_has_its_actions() -> None:
     scenario = asleep(real_scenario(RealSettings(trajectories=3, turns=2), 2, COSTS))
     works = sum(len(turn.actions) for rollout in scenario.rollouts[: scenario.live] for turn in rollout.turns)
-    figures = figures_of(simulate(without_resets(scenario), POLICIES["fixed_1_warm"]))
-    assert figures.actions == works
+    assert figures_of(simulate(without_resets(scenario), POLICIES["fixed_1_warm"])).actions == works
     assert figures_of(simulate(scenario, POLICIES["fixed_1_warm"])).actions == works + 3
 
 
