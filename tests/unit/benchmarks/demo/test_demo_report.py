@@ -85,7 +85,7 @@ def test_held_cores_are_grants_or_reservations() -> None:
     assert (report.callsheet.resources.held_core_s, report.reserved.resources.held_core_s) == (4.0, 10.0)
     reserved = report.reserved.resources
     used = (reserved.cpu_s, reserved.idle_while_held, reserved.utilisation)
-    assert used == (1.0, pytest.approx(0.9), pytest.approx(0.1))
+    assert used == pytest.approx((1.0, 0.9, 0.1))
 
 
 def test_the_json_has_what_was_promised() -> None:

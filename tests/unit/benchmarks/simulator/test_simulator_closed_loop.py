@@ -67,7 +67,8 @@ def test_a_timeout_counts_time_at_full_speed_only() -> None:
     alone, _ = run(one_node([trajectory("a", [work])], 1))
     assert alone.actions.act_s[1] == pytest.approx(3.0)
     crowded, policy = run(one_node([trajectory("a", [work]), trajectory("b", [work])], 1))
-    assert (crowded.actions.act_s[2:], crowded.counts["timeouts"]) == (pytest.approx([6.0, 6.0]), 2)
+    assert crowded.counts["timeouts"] == 2
+    assert crowded.actions.act_s[2:] == pytest.approx([6.0, 6.0])
     assert policy.facts[-1][1] == EndFacts(timed_out=True, cpu_s=3.0, execution_s=3.0)
 
 
@@ -171,7 +172,8 @@ def test_a_command_that_does_not_adapt_keeps_the_width_of_its_start() -> None:
 def test_a_sustained_run_replaces_what_finishes_and_starts_again_after_the_last() -> None:
     rollouts = [trajectory(f"t{index}", [step(1.0)], generation_s=8.5) for index in range(3)]
     measured, policy = run(sustained(one_node(rollouts, 4), live=2, horizon_s=100.0))
-    assert (measured.ended_at, measured.trajectories_per_hour) == (100.0, pytest.approx(2 * 360, rel=0.1))
+    assert measured.ended_at == 100.0
+    assert measured.trajectories_per_hour == pytest.approx(2 * 360, rel=0.1)
     arrived = [name for what, name, _ in policy.told if what == "arrived"]
     assert arrived[:5] == ["t0", "t1", "t2", "t0/1", "t1/1"]
 

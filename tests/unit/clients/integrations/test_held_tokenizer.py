@@ -43,7 +43,8 @@ def test_a_canary_is_what_the_model_answers() -> None:
     model = seeded_model()
     canary = canary_of(model)
     expected = reference_log_probs(model, canary.prompt_token_ids, canary.token_ids)
-    assert (len(canary.token_ids), list(canary.log_probs)) == (8, pytest.approx(expected, abs=1e-4))
+    assert len(canary.token_ids) == 8
+    assert list(canary.log_probs) == pytest.approx(expected, abs=1e-4)
 
 
 def test_tensors_that_share_memory_travel_once() -> None:

@@ -57,7 +57,7 @@ def test_greedy_tokens_equal_a_plain_full_pass() -> None:
 def test_tokens_and_log_probs_do_not_depend_on_others_to_the_last_bit() -> None:
     asked = [
         request(str(index), prompt(5 + 7 * index, seed=index), seed=index, max_new_tokens=10 + 3 * index)
-        for index in range(20)
+        for index in range(0, 20, 2)
     ]
     for one, result in zip(asked, run_out(engine(), *asked), strict=True):
         single = run_out(engine(), one)[0]

@@ -43,7 +43,7 @@ def restored(
 ) -> tuple[str, tuple[str, ...]] | None:
     """The model that comes next, and those that give way to it."""
     restore = (turns or PatientTurns()).next_restore(lines, residency, now)
-    return restore and (restore.model, restore.choice.evicted)
+    return None if restore is None else (restore.model, restore.choice.evicted)
 
 
 def test_without_any_requests_the_least_recently_used_goes() -> None:

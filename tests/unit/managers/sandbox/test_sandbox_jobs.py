@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
@@ -118,7 +119,9 @@ def _jobs(
 
 
 @asynccontextmanager
-async def _while_a_write_is_held_up(group: _Group, write: Callable[[], Awaitable[None]]) -> AsyncIterator[TaskGroup]:
+async def _while_a_write_is_held_up(
+    group: _Group, write: Callable[[], Coroutine[Any, Any, None]]
+) -> AsyncIterator[TaskGroup]:
     """Begins a change of a group, and carries it out after what the block starts has come to wait."""
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -282,7 +285,7 @@ async def test_nothing_is_changed_of_a_sandbox_that_is_gone() -> None:
     jobs = _jobs(agent, pinned.append)
     await jobs.put_on_cores(_ONE)
     agent.loss = "it was destroyed"
-    for change in (lambda: jobs.put_on_cores(_BOTH), lambda: jobs.set_lane(Lane.BACKGROUND), jobs.follow):
+    for change in (partial(jobs.put_on_cores, _BOTH), partial(jobs.set_lane, Lane.BACKGROUND), jobs.follow):
         with pytest.raises(SandboxLostError, match="it was destroyed"):
             await change()
     assert pinned == [_ONE]

@@ -265,7 +265,8 @@ def test_what_an_action_waited_for_is_no_overhead() -> None:
     world.now += 10.0
     manager.end("a", execution_s=3.0, waited_s={"cores": 4.0, "image": 2.5})
     facts = world.outcomes[key_of("a")]
-    assert (facts.waited_s, facts.overhead_s) == ({"cores": 4.0, "image": 2.5}, pytest.approx(0.5))
+    assert facts.waited_s == {"cores": 4.0, "image": 2.5}
+    assert facts.overhead_s == pytest.approx(0.5)
     assert "waited 4.000 s: cores" in [event for _, event in world.story(key_of("a"))]
 
 
@@ -278,7 +279,8 @@ def test_attempts_before_the_last_one_are_told_as_such() -> None:
     world.now += 2.0
     manager.end("a", execution_s=1.5)
     facts = world.outcomes[key_of("a")]
-    assert (facts.waited_s, facts.overhead_s) == ({"attempts": pytest.approx(30.0)}, pytest.approx(0.5))
+    assert facts.waited_s == {"attempts": pytest.approx(30.0)}
+    assert facts.overhead_s == pytest.approx(0.5)
 
 
 def test_an_attempt_whose_manager_told_no_end_is_no_overhead() -> None:
@@ -287,4 +289,5 @@ def test_an_attempt_whose_manager_told_no_end_is_no_overhead() -> None:
     world.wait(SETTINGS.manager_lease + 1.0)
     facts = world.outcomes[key_of("a")]
     assert world.failure("a").reason == "manager_lost"
-    assert (facts.waited_s.keys(), facts.overhead_s) == ({"attempts"}, pytest.approx(0.0))
+    assert facts.waited_s.keys() == {"attempts"}
+    assert facts.overhead_s == pytest.approx(0.0)

@@ -66,7 +66,8 @@ def test_nothing_waits_in_an_empty_queue() -> None:
 
 def test_a_queue_too_long_for_the_rounds_flows_at_the_rate_of_the_scarcest_resource() -> None:
     found = forecast(commands(100_000, 1.0))
-    assert (found.stuck, found.mean_wait_s) == (0, pytest.approx(100_000 / 4 / 2, rel=0.02))
+    assert found.stuck == 0
+    assert found.mean_wait_s == pytest.approx(100_000 / 4 / 2, rel=0.02)
     twice = commands(100_000, 1.0)
     found = forecast(replace(twice, resources=(resource("cpu@pool", 8),)))
     assert found.mean_wait_s == pytest.approx(100_000 / 8 / 2, rel=0.02)
