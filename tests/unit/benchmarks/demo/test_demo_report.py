@@ -96,6 +96,7 @@ def test_the_json_has_what_was_promised() -> None:
     assert all(promised <= set(each) for mode in (value, value["reserved"]) for each in mode["kinds"].values())
     assert (value["failures"], value["wall_s"], value["rewards"]["solved"]) == ({"timeout": 1}, 12.0, 1)
     assert value["act_speedup"] > 1
+    assert ("scripted" in value["decisions"], "random weights" in value["tokens"]) == (True, True)
 
 
 def test_lost_episodes_and_bugs_that_no_test_caught_miss_bars() -> None:

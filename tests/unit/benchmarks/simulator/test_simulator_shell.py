@@ -63,6 +63,12 @@ def test_the_fewest_units_that_an_action_asks_for(work: Work, units: dict[str, i
     assert RequestBook(CLUSTER).action(KEY, work, ROLLOUT).demand.minimum() == units
 
 
+def test_alike_requests_share_their_demand() -> None:
+    book = RequestBook(CLUSTER)
+    first, second = (book.action(ActionKey("job", name), STEP, ROLLOUT) for name in ("a", "b"))
+    assert first.demand is second.demand
+
+
 @pytest.mark.parametrize(("memory_mb", "rounded"), [(0, 0), (7, 7), (9, 10), (500, 512), (900, 1024), (1100, 1280)])
 def test_memory_is_rounded_up_to_three_binary_digits(memory_mb: int, rounded: int) -> None:
     assert rounded_up(memory_mb) == rounded

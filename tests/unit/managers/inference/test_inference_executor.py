@@ -58,6 +58,7 @@ def completed(result: AttemptResult) -> outcome_pb2.GenerateResult:
 def broken(result: AttemptResult) -> tuple[int, str]:
     """The kind and the reason of a failure."""
     assert isinstance(result, Broken), result
+    assert result.failed.message
     return result.failed.kind, result.failed.reason
 
 

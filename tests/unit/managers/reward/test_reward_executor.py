@@ -44,6 +44,7 @@ async def executor() -> AsyncIterator[RewardExecutor]:
 def broken(result: AttemptResult) -> tuple[int, str]:
     """The kind and the reason of a failure."""
     assert isinstance(result, Broken), result
+    assert result.failed.message
     return result.failed.kind, result.failed.reason
 
 
