@@ -13,6 +13,7 @@ from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
+    GroupRequest,
     JobRequest,
     Opened,
     TrajectoryEnd,
@@ -78,6 +79,10 @@ class CoreClients(ABC):
     def handle(self, *happened: events.Event) -> list[CoreCommand]:
         """Lets things happen to the core; what it answers is in `answers` then."""
 
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Asks the planner once and carries its proposal out."""
+
     def _reply(self) -> events.ReplyTo:
         """Where the next answer goes: to `session`, a client session, or to a unary rpc if that is None."""
         self._sequence += 1
@@ -130,6 +135,11 @@ class CoreClients(ABC):
         self._ask(events.TrajectoryOpenRequested(reply, request), reply)
         return self.opened[reply.sequence]
 
+    def trajectories(self, *trajectory_ids: str, group: GroupRequest | None = None) -> None:
+        """Opens trajectories, of one group if there is one."""
+        for trajectory_id in trajectory_ids:
+            self.trajectory(trajectory_request(trajectory_id, group=group))
+
     def close_trajectory(
         self, trajectory_id: str, end: TrajectoryEnd = TrajectoryEnd.COMPLETED, *, job_id: str = JOB
     ) -> None:
@@ -137,20 +147,23 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, end), reply)
 
-    def submit(self, request: ActionRequest, *, watcher: str | Watcher | None = "client") -> None:
-        """Submits an action."""
+    def submit(self, *requests: ActionRequest, watcher: str | Watcher | None = "client", plan: bool = False) -> None:
+        """Submits actions one after another; `plan` asks the planner afterwards."""
         named = Peer(watcher) if isinstance(watcher, str) and not isinstance(watcher, Peer) else watcher
-        self.journal.learn(request)
-        reply = self._reply()
-        self._ask(events.SubmitRequested(reply, request, named), reply)
+        for request in requests:
+            self.journal.learn(request)
+            reply = self._reply()
+            self._ask(events.SubmitRequested(reply, request, named), reply)
+        if plan:
+            self.plan()
 
-    def reset(self, action_id: str, trajectory_id: str = "t") -> None:
+    def reset(self, action_id: str, trajectory_id: str = "t", *, plan: bool = False) -> None:
         """Submits an env_reset with the default demand."""
-        self.submit(action_request(action_id, ActionKind.ENV_RESET, trajectory_id))
+        self.submit(action_request(action_id, ActionKind.ENV_RESET, trajectory_id), plan=plan)
 
-    def step(self, action_id: str, trajectory_id: str = "t") -> None:
+    def step(self, action_id: str, trajectory_id: str = "t", *, plan: bool = False) -> None:
         """Submits an env_step with the default demand."""
-        self.submit(action_request(action_id, ActionKind.ENV_STEP, trajectory_id))
+        self.submit(action_request(action_id, ActionKind.ENV_STEP, trajectory_id), plan=plan)
 
     def cancel(self, action: str | ActionKey, reason: str = "") -> None:
         """Cancels an action."""

@@ -32,10 +32,12 @@ class Rollouts:
         self.engines: dict[str, FakeManager] = {name: self.world.manager(name, each) for name, each in engines.items()}
         self.world.job()
 
-    def ask(self, name: str, prompt: int, new: int = 100, trajectory: str = "", job: str = JOB) -> None:
-        """Submits a generation."""
+    def ask(
+        self, name: str, prompt: int, new: int = 100, trajectory: str = "", job: str = JOB, *, plan: bool = False
+    ) -> None:
+        """Submits a generation; `plan` asks the planner afterwards."""
         request = action_request(name, ActionKind.GENERATE, trajectory, job_id=job)
-        self.world.submit(replace(request, generation=GenerationSize(prompt, new)))
+        self.world.submit(replace(request, generation=GenerationSize(prompt, new)), plan=plan)
 
     def where(self, name: str, job: str = JOB) -> str:
         """The engine that a generation is on; empty while it waits."""

@@ -18,7 +18,7 @@ from callsheet.scheduler.core.state.scheduler_state import CoreSettings, Schedul
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
 from callsheet.scheduler.core.words.costs import Cost, held_for
-from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.words.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind, JobRequest
 from callsheet.scheduler.core.words.plan import Assignment, Plan
 from callsheet.scheduler.core.words.registration import (
     NodeDescription,
@@ -33,7 +33,7 @@ from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from tests.support.core_clients import CoreClients
 from tests.support.core_invariants import check_invariants
 from tests.support.core_journal import CoreJournal
-from tests.support.core_requests import key_of
+from tests.support.core_requests import action_request, key_of
 
 ALL_KINDS = frozenset(ActionKind)
 START = 1_000_000.0
@@ -414,11 +414,31 @@ class CoreWorld(CoreClients):
         return "; ".join(f"{time - START:.1f} {event}" for time, event in self.story(action))
 
 
+def world_with_job(
+    request: JobRequest | None = None, *, settings: CoreSettings = SETTINGS, planner: ReviewingPlanner | None = None
+) -> CoreWorld:
+    """A world with a job, the default one unless another is given."""
+    world = CoreWorld(settings=settings, planner=planner)
+    world.job(request)
+    return world
+
+
+def world_with_manager(
+    manager_id: str = "m",
+    *services: ServiceDescription,
+    on: NodeDescription | None = None,
+    cores: int = 4,
+    memory: int = 4096,
+) -> tuple[CoreWorld, FakeManager]:
+    """A world with the default job, and a manager as `CoreWorld.manager` makes it."""
+    world = world_with_job()
+    return world, world.manager(manager_id, *services, on=on, cores=cores, memory=memory)
+
+
 def world_with_trajectory(*, manager: bool = True) -> tuple[CoreWorld, FakeManager]:
     """A world with a job, its trajectory "t", and a manager "m" (joined unless told otherwise)."""
-    world = CoreWorld()
+    world = world_with_job()
     fake = world.manager("m", join=manager)
-    world.job()
     world.trajectory("t")
     return world, fake
 
@@ -426,7 +446,20 @@ def world_with_trajectory(*, manager: bool = True) -> tuple[CoreWorld, FakeManag
 def world_with_sandbox() -> tuple[CoreWorld, FakeManager]:
     """As `world_with_trajectory`, and the trajectory has the sandbox "reset#1"."""
     world, manager = world_with_trajectory()
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.run("reset")
     return world, manager
+
+
+def world_with_call(action: str = "a") -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
+    """As `world_with_trajectory`, and the manager runs a tool call."""
+    world, manager = world_with_trajectory()
+    world.submit(action_request(action), plan=True)
+    return world, manager, manager.start(action)
+
+
+def world_with_step(action: str = "a") -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
+    """As `world_with_sandbox`, and the manager runs a step in the sandbox."""
+    world, manager = world_with_sandbox()
+    world.step(action, plan=True)
+    return world, manager, manager.start(action)

@@ -30,9 +30,9 @@ from callsheet.client.admin_values import Holder
 from callsheet.client.errors import invalid
 from callsheet.deploy.roles import Role
 from callsheet.options.common import comma_separated
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
-from tests.support.command_line import invoke
+from tests.support.command_line import invoke as run
 from tests.support.ports import free_port
 
 HEAVY = ("callsheet.client", "google.protobuf", "grpc", "numpy", "ortools", "ray", "sqlalchemy", "structlog", "torch")
@@ -64,10 +64,6 @@ COMMANDS: list[tuple[str, ...]] = [
 ]
 
 
-def run(*arguments: str) -> Result:
-    return invoke(*arguments)
-
-
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_every_command_explains_itself(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
@@ -93,8 +89,7 @@ def test_help_fits_80_columns_and_cuts_no_name(arguments: tuple[str, ...], monke
 @pytest.mark.parametrize("group", [(), ("manager",), ("submit",), ("bench",), ("facade",)])
 def test_help_says_what_each_command_does_in_a_whole_sentence(group: tuple[str, ...]) -> None:
     _, _, commands = run(*group, "--help").output.partition("Commands:")
-    cut = [line for line in commands.splitlines() if line.endswith("...")]
-    assert cut == []
+    assert [line for line in commands.splitlines() if line.endswith("...")] == []
 
 
 def test_help_is_quick_as_it_loads_no_heavy_room() -> None:
@@ -127,9 +122,7 @@ def test_processes_that_serve_start_without_what_structlog_adds_to_tracebacks(mo
 
 
 def test_the_version_is_printed() -> None:
-    result = run("--version")
-    assert result.exit_code == 0
-    assert result.output.startswith("callsheet ")
+    assert run("--version").output.startswith("callsheet ")
 
 
 @pytest.mark.parametrize(
@@ -164,8 +157,7 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
 
 def test_an_absent_scheduler_is_one_line_and_exit_code_1() -> None:
     result = run("status", "--scheduler", f"127.0.0.1:{free_port()}")
-    assert result.exit_code == 1
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("callsheet: UNAVAILABLE")
     assert result.stderr.endswith("; is `callsheet up` running?\n")
     assert len(result.stderr.splitlines()) == 1
@@ -182,11 +174,23 @@ def test_managers_are_read_in_order() -> None:
     assert comma_separated("") == ()
 
 
-@pytest.mark.parametrize("text", ["scheduler", "sandbox,sandbox", "gpu"])
-def test_other_managers_are_refused_by_name(text: str) -> None:
-    result = run("up", "--managers", text)
-    assert result.exit_code == 2
-    assert text.split(",", maxsplit=1)[0] in result.stderr
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--managers", "scheduler"), "scheduler"),
+        (("--managers", "sandbox,sandbox"), "sandbox"),
+        (("--managers", "gpu"), "gpu"),
+        (("--managers", "noop", "--cpus", str(CORES + 1)), f"cpus: {CORES + 1} must be between 1 and {CORES}"),
+        (("--managers", "inference", "--cpus", "1", "--listen", "127.0.0.1:0"), "engine threads: 1 of 1 cores"),
+    ],
+    ids=["no manager", "a manager twice", "unknown", "more cores than there are", "an engine needs a core beside it"],
+)
+def test_what_up_cannot_start_is_refused_by_name(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    result = run("up", "--data-dir", str(tmp_path), *words)
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
 
 
 def test_a_missing_extra_is_named() -> None:
@@ -278,8 +282,7 @@ def test_outcomes_become_json_without_bytes_and_enums() -> None:
         kind=FailureKind.TIMEOUT, reason=Reason.START_TO_CLOSE, partial=CommandResult(0, stdout=b"half \xff")
     )
     plain = json.loads(json.dumps(plain_outcome(outcome)))
-    assert plain["outcome"] == "failed"
-    assert plain["kind"] == "timeout"
+    assert (plain["outcome"], plain["kind"]) == ("failed", "timeout")
     assert plain["partial"]["stdout"] == "half \N{REPLACEMENT CHARACTER}"
 
 
@@ -288,24 +291,11 @@ def test_a_success_keeps_its_value() -> None:
     assert (plain["outcome"], plain["action_id"], plain["value"]["exit_code"]) == ("succeeded", "a-1", 3)
 
 
-def test_the_engine_needs_a_core_beside_it(tmp_path: Path) -> None:
-    result = run("up", "--managers", "inference", "--cpus", "1", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
-    assert result.exit_code == 2
-    assert "engine threads: 1 of 1 cores" in result.stderr
-
-
 def test_a_data_directory_that_cannot_be_made_is_named() -> None:
     # Not by `run`: it handles signals, which it may do in the main thread alone.
     result = CliRunner().invoke(app, ["scheduler", "--data-dir", "/proc/callsheet", "--listen", "127.0.0.1:0"])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("callsheet: data directory '/proc/callsheet' cannot be used: ")
-
-
-def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
-    cores = len(os.sched_getaffinity(0))
-    result = run("up", "--managers", "noop", "--cpus", str(cores + 1), "--data-dir", str(tmp_path))
-    assert result.exit_code == 2
-    assert f"cpus: {cores + 1} must be between 1 and {cores}" in result.stderr
 
 
 @pytest.mark.parametrize(("name", "lines"), [("a-long-name-inference", 1), ("a-much-longer-name-" * 4, 2)])

@@ -35,8 +35,7 @@ def test_a_number_below_its_least_is_named(changes: dict[str, int], message: str
 
 
 def test_none_and_the_least_itself_are_taken() -> None:
-    assert Bounded(slots=None, retries=0) == Bounded(None)
-    assert Bounded(slots=1).slots == 1
+    assert (Bounded(slots=None, retries=0), Bounded(slots=1).slots) == (Bounded(None), 1)
 
 
 def test_what_is_parsed_is_bounded_as_it_is_read() -> None:

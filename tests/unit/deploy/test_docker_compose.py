@@ -67,9 +67,7 @@ def test_who_has_not_set_it_up_is_told_how() -> None:
 @pytest.mark.parametrize("name", _OURS + _STORES)
 def test_a_service_is_kept_in(services: dict[str, dict[str, Any]], name: str) -> None:
     service = services[name]
-    assert service["user"] == "1234:1235"
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
+    assert (service["user"], service["read_only"], service["cap_drop"]) == ("1234:1235", True, ["ALL"])
     assert not {"cap_add", "privileged", "pid", "ipc", "devices", "network_mode"} & service.keys()
     options = set(service["security_opt"])
     assert options - _UNCONFINED == {"no-new-privileges:true"}
@@ -118,25 +116,22 @@ def test_secrets_are_files_that_the_setup_makes_and_none_is_told_otherwise(
     made = {path.relative_to(tmp_path / "secrets") for path in (tmp_path / "secrets").rglob("*") if path.is_file()}
     # What no container needs: the authority's key, an administrator's token, and what is mounted as a directory.
     access = {path.relative_to(tmp_path / "secrets") for path in (tmp_path / "secrets" / "access").iterdir()}
-    alone = {Path("ca.key"), Path("admin.token"), *access}
-    assert files == made - alone
-    for path in (tmp_path / "secrets").iterdir():
-        if path.is_file() and path.suffix not in {".pem"}:
-            assert path.read_text().strip() not in json.dumps(config)
+    assert files == made - {Path("ca.key"), Path("admin.token"), *access}
+    secrets = [path for path in (tmp_path / "secrets").iterdir() if path.is_file() and path.suffix != ".pem"]
+    assert [path for path in secrets if path.read_text().strip() in json.dumps(config)] == []
 
 
 def test_each_service_has_its_own_secrets_alone(services: dict[str, dict[str, Any]]) -> None:
     def of(name: str) -> set[str]:
         return {secret["source"] for secret in services[name]["secrets"]} - {"ca.pem"}
 
-    for name in _OURS:
-        if name not in _REACHED:
-            assert of(name) == {f"{name}.token"}
-    for name in _STORES:
-        assert all(secret.startswith(name) for secret in of(name))
-    assert of("gateway") == {"gateway.pem", "gateway.key", "gateway.token"}
-    assert of("dashboard") == {"dashboard.pem", "dashboard.key"}
-    assert of("scheduler") == {"scheduler.pem", "scheduler.key", "database.url", "redis.url"}
+    assert {name: of(name) for name in _OURS} == {
+        **{name: {f"{name}.token"} for name in _OURS if name not in _REACHED},
+        "gateway": {"gateway.pem", "gateway.key", "gateway.token"},
+        "dashboard": {"dashboard.pem", "dashboard.key"},
+        "scheduler": {"scheduler.pem", "scheduler.key", "database.url", "redis.url"},
+    }
+    assert [name for name in _STORES for secret in of(name) if not secret.startswith(name)] == []
 
 
 @pytest.mark.parametrize("name", _OURS)
@@ -147,11 +142,10 @@ def test_our_commands_take_what_it_says(
     """With the paths of the container below a directory in which there is what it mounts, and nothing else."""
     service = services[name]
     there = [f"/run/secrets/{Path(secret['target']).name}" for secret in service["secrets"]]
-    for path in there:
-        file = tmp_path / path[1:]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    (tmp_path / "run/secrets").mkdir(parents=True)
     (tmp_path / "inputs/staged").mkdir(parents=True)
+    for path in there:
+        (tmp_path / path[1:]).touch()
 
     def here(text: str) -> str:
         return re.sub(r"(^|=)/(?=run/|inputs/|var/|tmp/)", rf"\g<1>{tmp_path}/", text)
@@ -212,11 +206,10 @@ def test_base_images_are_arguments_with_tags(config: dict[str, Any]) -> None:
     bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
     targets = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE))
     assert all(base.startswith("${") or base in targets for base in bases)
-    for service in config["services"].values():
-        if "build" in service:
-            assert service["build"]["target"] in targets
-            assert defaults.items() <= service["build"]["args"].items()
-            assert not any("secret" in key.lower() or "token" in key.lower() for key in service["build"]["args"])
+    for build in (service["build"] for service in config["services"].values() if "build" in service):
+        assert build["target"] in targets
+        assert defaults.items() <= build["args"].items()
+        assert not any("secret" in key.lower() or "token" in key.lower() for key in build["args"])
 
 
 def test_what_has_torch_is_what_needs_it(services: dict[str, dict[str, Any]]) -> None:
@@ -250,5 +243,4 @@ def test_each_variable_has_a_default_or_is_written_by_the_setup(tmp_path: Path) 
     text = _FILE.read_text()
     without = set(re.findall(r"\$\{(\w+)(?:\}|:\?)", text))
     assert without == {"CALLSHEET_UID", "CALLSHEET_GID"}
-    assert without <= written
-    assert written <= set(re.findall(r"\$\{(\w+)", text))
+    assert without <= written <= set(re.findall(r"\$\{(\w+)", text))

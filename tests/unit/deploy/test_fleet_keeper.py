@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -107,14 +108,24 @@ def keeper_of(world: ScriptedWorld, data_dir: Path, shown: list[str] | None = No
     return FleetKeeper(FLEET, world, world, files, order=order, retain=retain, drain_s=0.0, show=told.append)
 
 
+@asynccontextmanager
+async def keeping_a_fleet(
+    world: ScriptedWorld, data_dir: Path, shown: list[str] | None = None
+) -> AsyncIterator[FleetKeeper]:
+    """Runs a keeper until the end of the block."""
+    keeper = keeper_of(world, data_dir, shown)
+    await keeper.start()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keeper.run)
+        yield keeper
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("unreadable", ["nodes", "scheduler", "tokens"])
 async def test_an_unreadable_list_is_not_an_empty_one(tmp_path: Path, unreadable: str) -> None:
     world, shown = ScriptedWorld(), list[str]()
-    keeper = keeper_of(world, tmp_path, shown)
-    await keeper.start()
-    before = list(world.asked)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.run)
+    async with keeping_a_fleet(world, tmp_path, shown):
+        before = list(world.asked)
         await world.more_looks()
         told = json.loads((tmp_path / "fleet/state.json").read_text())
         world.unreadable.add(unreadable)
@@ -127,16 +138,11 @@ async def test_an_unreadable_list_is_not_an_empty_one(tmp_path: Path, unreadable
         assert (failed["nodes"], bool(failed["problem"])) == (told["nodes"], True)
         world.unreadable.clear()
         await until(lambda: len(world.there) == 3)
-        tasks.cancel_scope.cancel()
-    assert any("not as it is wanted" in each for each in shown)
 
 
 async def test_unreadable_orders_leave_the_former_ones(tmp_path: Path) -> None:
     world, files = ScriptedWorld(), FleetFiles(tmp_path)
-    keeper = keeper_of(world, tmp_path)
-    await keeper.start()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.run)
+    async with keeping_a_fleet(world, tmp_path):
         files.ask(Orders({"noop": 2}))
         await until(lambda: len(world.there) == 2)
         (tmp_path / "fleet/orders.json").write_text("{")
@@ -144,7 +150,6 @@ async def test_unreadable_orders_leave_the_former_ones(tmp_path: Path) -> None:
         assert len(world.there) == 2
         files.ask(Orders())
         await until(lambda: len(world.there) == 1)
-        tasks.cancel_scope.cancel()
     assert "drain noop-2 None" in world.asked
 
 
@@ -166,25 +171,18 @@ async def test_too_little_room_is_told_at_the_start_and_waited_for_later(tmp_pat
     with pytest.raises(NoNodeRoomError):
         await keeper_of(world, tmp_path).start()
     world.room = 1
-    keeper = keeper_of(world, tmp_path)
-    await keeper.start()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.run)
+    async with keeping_a_fleet(world, tmp_path):
         world.wanted = RoleWanted(9, {}, {"cpu": 9})
         await world.more_looks()
         assert len(world.there) == 1
         world.room = 3
         await until(lambda: len(world.there) == 3)
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("leaves_in", [None, 40.0])
 async def test_a_scheduler_that_was_started_again_is_told_of_drains(tmp_path: Path, leaves_in: float | None) -> None:
     world, files = ScriptedWorld(), FleetFiles(tmp_path)
-    keeper = keeper_of(world, tmp_path)
-    await keeper.start()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.run)
+    async with keeping_a_fleet(world, tmp_path):
         files.ask(Orders({"noop": 3}))
         await until(lambda: len(world.there) == 3)
         world.busy = {"noop-1"}
@@ -201,32 +199,24 @@ async def test_a_scheduler_that_was_started_again_is_told_of_drains(tmp_path: Pa
         await until(lambda: world.managers["noop-1"].leaving)
         await world.more_looks()
         assert world.asked == [*before, f"drain noop-1 {None if leaves_in is None else 40}"]
-        tasks.cancel_scope.cancel()
 
 
 async def test_nodes_that_are_gone_are_known_no_longer(tmp_path: Path) -> None:
     world, files = ScriptedWorld(), FleetFiles(tmp_path)
     world.known = {"noop-7"}
-    keeper = keeper_of(world, tmp_path)
-    await keeper.start()
-    assert world.known == {"noop-1"}, "those of a keeper that was killed are none of ours"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.run)
+    async with keeping_a_fleet(world, tmp_path) as keeper:
+        assert world.known == {"noop-1"}, "those of a keeper that was killed are none of ours"
         files.ask(Orders({"noop": 2}))
         await until(lambda: world.known == {"noop-1", "noop-2"})
         files.ask(Orders({"noop": 1}))
         await until(lambda: world.known == {"noop-1"})
-        tasks.cancel_scope.cancel()
     await keeper.close()
     assert world.known == set()
 
 
 async def test_no_other_node_leaves_while_one_that_has_left_still_ends(tmp_path: Path) -> None:
     world, files = ScriptedWorld(), FleetFiles(tmp_path)
-    keeper = keeper_of(world, tmp_path)
-    await keeper.start()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keeper.run)
+    async with keeping_a_fleet(world, tmp_path):
         files.ask(Orders({"noop": 3}))
         await until(lambda: len(world.there) == 3)
         world.end_slowly = True
@@ -234,4 +224,3 @@ async def test_no_other_node_leaves_while_one_that_has_left_still_ends(tmp_path:
         await until(lambda: len(world.managers) == 1)
         await world.more_looks()
         assert [each for each in world.asked if each.startswith("drain")] == ["drain noop-3 None", "drain noop-2 None"]
-        tasks.cancel_scope.cancel()

@@ -47,6 +47,5 @@ def test_a_model_of_ones_own_has_a_gateway_if_it_can_be_spoken_to(
 
 def test_nothing_is_said_where_no_gateway_is_expected(tmp_path: Path) -> None:
     for managers in (StackSettings(tmp_path).managers, (Role.SANDBOX,)):
-        settings = StackSettings(tmp_path, managers=managers, gateway=AUTO_GATEWAY)
-        assert why_no_gateway(settings) is None
+        assert why_no_gateway(StackSettings(tmp_path, managers=managers, gateway=AUTO_GATEWAY)) is None
     assert why_no_gateway(StackSettings(tmp_path, gateway=None)) is None

@@ -100,8 +100,7 @@ def test_tensors_that_are_missing_are_not_made_up(copy: Path) -> None:
 
 def test_end_tokens_come_from_the_generation_config_then_the_config(tmp_path: Path) -> None:
     end = byte_level_tokenizer().eos_token_id
-    both = save_model(tmp_path, seeded_model(), eos=True)
-    assert end_tokens(both) == {end}
+    assert end_tokens(save_model(tmp_path, seeded_model(), eos=True)) == {end}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2]}))
     assert end_tokens(tmp_path) == {1, 2}
     (tmp_path / "generation_config.json").unlink()

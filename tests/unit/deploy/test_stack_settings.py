@@ -28,23 +28,29 @@ def test_the_engine_never_takes_all_cores(cores: int, requested: int | None) -> 
         share_of_cores(cores, requested)
 
 
-def test_the_scheduler_is_no_manager() -> None:
-    with pytest.raises(ValueError, match="managers: 'scheduler'"):
-        StackSettings(Path("data"), managers=(Role.SCHEDULER,))
+@pytest.mark.parametrize(
+    ("managers", "told"),
+    [((Role.SCHEDULER,), "managers: 'scheduler'"), ((Role.NOOP, Role.NOOP), "once")],
+    ids=["the scheduler is no manager", "a manager can be there once"],
+)
+def test_wrong_managers_are_refused(managers: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        StackSettings(Path("data"), managers=managers)
 
 
-def test_a_manager_can_be_there_once() -> None:
-    with pytest.raises(ValueError, match="once"):
-        StackSettings(Path("data"), managers=(Role.NOOP, Role.NOOP))
+def _line(role: str, settings: StackSettings, cores: int = 2) -> list[str]:
+    return role_arguments(role, settings, address="a:1", cores=cores)
+
+
+def _option(line: list[str], name: str) -> str | None:
+    return line[line.index(name) + 1] if name in line else None
 
 
 def test_all_managers_of_a_stack_declare_the_same_node() -> None:
     settings = StackSettings(Path("/data"), memory_mib=1024)
-    lines = [role_arguments(role, settings, address="a:1", cores=4) for role in settings.managers]
-    for line in lines:
-        assert line[line.index("--cpus") + 1] == "4"
-        assert line[line.index("--memory-mib") + 1] == "1024"
-        assert line[line.index("--scheduler") + 1] == "a:1"
+    lines = [_line(role, settings, 4) for role in settings.managers]
+    declared = {tuple(_option(line, name) for name in ("--cpus", "--memory-mib", "--scheduler")) for line in lines}
+    assert declared == {("4", "1024", "a:1")}
 
 
 def test_the_scheduler_gets_its_address_and_directory() -> None:
@@ -54,8 +60,7 @@ def test_the_scheduler_gets_its_address_and_directory() -> None:
 
 def test_with_tokens_weights_are_published_from_below_a_directory(tmp_path: Path) -> None:
     def places(settings: StackSettings, role: Role = Role.INFERENCE) -> list[str]:
-        line = role_arguments(role, settings, address="a:1", cores=2)
-        return [value for option, value in pairwise(line) if option == "--weights-below"]
+        return [value for option, value in pairwise(_line(role, settings)) if option == "--weights-below"]
 
     access = AccessSettings(tokens=tmp_path / "tokens.json")
     assert places(StackSettings(Path("/data"))) == []
@@ -67,9 +72,8 @@ def test_with_tokens_weights_are_published_from_below_a_directory(tmp_path: Path
 
 def test_isolation_reaches_those_that_make_sandboxes() -> None:
     settings = StackSettings(Path("/data"), given={"isolation": Isolation.NONE})
-    line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2)
-    assert line[line.index("--isolation") + 1] == "none"
-    assert "--isolation" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
+    reached = [_option(_line(role, settings), "--isolation") for role in (Role.SANDBOX, Role.INFERENCE)]
+    assert reached == ["none", None]
 
 
 def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(tmp_path: Path) -> None:
@@ -85,17 +89,16 @@ def test_registries_builds_stages_and_networks_reach_those_that_make_sandboxes(t
         },
     )
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2, gateway="127.0.0.1:7078")
-    given = list(pairwise(line))
-    for flag, values in {
+    expected = {
         "--registry": ["docker.io", "127.0.0.1:5000"],
         "--insecure-registry": ["10.0.0.1"],
         "--build-timeout": ["60"],
         "--stage": [str(tmp_path)],
         "--network": ["*:443", "index.example:80", "127.0.0.1:7078"],
-    }.items():
-        assert [value for name, value in given if name == flag] == values
+    }
+    assert {flag: [value for name, value in pairwise(line) if name == flag] for flag in expected} == expected
     assert "--build-images" in line
-    assert "--registry" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
+    assert "--registry" not in _line(Role.INFERENCE, settings)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +120,27 @@ def test_sandboxes_may_ask_for_the_gateway_of_their_stack(
     assert _option(line, "--network") == reached
 
 
-def _option(line: list[str], name: str) -> str | None:
-    return line[line.index(name) + 1] if name in line else None
-
-
-def test_commands_share_all_cores_but_the_engines_by_default() -> None:
-    line = role_arguments(Role.SANDBOX, StackSettings(Path("/data")), address="a:1", cores=8)
-    assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == ("ranked", "6")
-    alone = StackSettings(Path("/data"), managers=(Role.SANDBOX,))
-    assert _option(role_arguments(Role.SANDBOX, alone, address="a:1", cores=1), "--shared-cpus") is None
+@pytest.mark.parametrize(
+    ("settings", "cores", "shared"),
+    [
+        (StackSettings(Path("/data")), 8, ("ranked", "6")),
+        (StackSettings(Path("/data"), managers=(Role.SANDBOX,)), 1, ("ranked", None)),
+        (StackSettings(Path("/data"), given={"share_cores": CoreSharing.RESERVED}), 8, ("reserved", None)),
+    ],
+    ids=["all but the engine's by default", "all without an engine", "none if they are to be reserved"],
+)
+def test_cores_that_commands_share(settings: StackSettings, cores: int, shared: tuple[str, str | None]) -> None:
+    line = _line(Role.SANDBOX, settings, cores)
+    assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == shared
 
 
 def test_one_manager_runs_all_commands_where_cores_are_shared() -> None:
-    rewards = [
-        role_arguments(Role.REWARD, settings, address="a:1", cores=4)
-        for settings in (
-            StackSettings(Path("/data")),
-            StackSettings(Path("/data"), given={"share_cores": CoreSharing.RESERVED}),
-            StackSettings(Path("/data"), managers=(Role.REWARD,)),
-        )
-    ]
-    assert ["--no-test-suites" in line for line in rewards] == [True, False, False]
-
-
-def test_reserved_cores_are_what_one_asks_for() -> None:
-    settings = StackSettings(Path("/data"), given={"share_cores": CoreSharing.RESERVED})
-    line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=8)
-    assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == ("reserved", None)
+    stacks = (
+        StackSettings(Path("/data")),
+        StackSettings(Path("/data"), given={"share_cores": CoreSharing.RESERVED}),
+        StackSettings(Path("/data"), managers=(Role.REWARD,)),
+    )
+    assert ["--no-test-suites" in _line(Role.REWARD, stack, 4) for stack in stacks] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -168,10 +165,8 @@ def test_what_a_stack_is_given_reaches_the_managers_that_declare_it(given: dict[
     words = [f"--no-{flag[2:]}"] if value is False else [flag, str(value)]
     if isinstance(value, tuple):
         words = [word for each in value for word in (flag, each)]
-    for role in managers:
-        line = role_arguments(role, settings, address="a:1", cores=4)
-        found = any(line[at : at + len(words)] == words for at in range(len(line)))
-        assert found == (role in takers), line
+    lines = {role: _line(role, settings, 4) for role in managers}
+    assert {role for role, line in lines.items() if " ".join(words) in " ".join(line)} == takers
 
 
 def test_what_is_given_goes_before_what_the_stack_reckons() -> None:
@@ -185,8 +180,7 @@ def test_what_is_given_goes_before_what_the_stack_reckons() -> None:
 
 def test_a_secret_is_on_no_command_line() -> None:
     settings = StackSettings(Path("/data"), given={"engine_api_key": "hidden", "server_api_key": "other"})
-    for role in settings.managers:
-        assert not {"hidden", "other"} & set(role_arguments(role, settings, address="a:1", cores=4))
+    assert not {"hidden", "other"} & {word for role in settings.managers for word in _line(role, settings)}
     told = {"CALLSHEET_ENGINE_API_KEY": "hidden", "CALLSHEET_ENGINE_API_KEY_FILE": ""}
     assert secret_variables(Role.INFERENCE, settings) == told
     assert "hidden" not in secret_variables("reward", settings).values()
@@ -236,9 +230,8 @@ def test_managers_are_not_started_with_options_that_they_would_refuse(given: dic
 
 def test_up_offers_all_options_of_its_managers() -> None:
     offered = {each.name: each for each in declared_options(StackSettings)}
-    for name in ("sandbox", "inference", "reward", "tools"):
-        missing = {each.name for each in declared_options(MANAGER_KINDS.get(name).settings)} - offered.keys()
-        assert not missing, name
+    managers = [MANAGER_KINDS.get(name) for name in ("sandbox", "inference", "reward", "tools")]
+    assert {each.name for manager in managers for each in declared_options(manager.settings)} <= offered.keys()
     assert offered["warm_memory_mib"].default is None, "left out is left to the manager"
 
 
@@ -248,5 +241,5 @@ def test_more_arguments_come_last() -> None:
 
 
 def test_one_core_is_enough_without_an_engine() -> None:
-    line = role_arguments(Role.NOOP, StackSettings(Path("/data"), managers=(Role.NOOP,)), address="a:1", cores=1)
-    assert line[line.index("--cpus") + 1] == "1"
+    line = _line(Role.NOOP, StackSettings(Path("/data"), managers=(Role.NOOP,)), 1)
+    assert _option(line, "--cpus") == "1"

@@ -45,8 +45,7 @@ def labels(seed: int) -> list[str]:
 def test_a_coder_tests_first_then_looks_edits_and_tests_again() -> None:
     for seed in range(200):
         done = labels(seed)
-        assert done[:2] == ["test", "look"]
-        assert done[-2:] == ["edit", "test"]
+        assert (done[:2], done[-2:]) == (["test", "look"], ["edit", "test"])
         assert set(done) <= {"test", "look", "slip", "edit"}
 
 
@@ -71,11 +70,6 @@ def test_a_command_that_hangs_has_little_time() -> None:
     for seed in range(100):
         for turn in play(coding_policy(ASSIGNMENT, random.Random(seed)), "    return 1"):
             assert (turn.start_to_close_s < 5) == (turn.command.program[0] == "tail")
-
-
-def test_a_coder_whose_fix_does_not_help_looks_again_and_stops() -> None:
-    turns = play(coding_policy(ASSIGNMENT, random.Random(3)), "no edit helps")
-    assert [turn.label for turn in turns][-1] in {"look", "test"}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +115,7 @@ def test_a_player_mostly_goes_the_shortest_way_and_sometimes_slips() -> None:
 
 def test_a_player_remembers_the_map_when_its_word_was_no_move() -> None:
     ahead, refused = CommandReport(0, "playing\nsteps 0\nAFG\n"), CommandReport(2, "invalid: 'jump' is none of ...\n")
-    sent = [requests(seed, [ahead, refused])[2] for seed in range(60)]
-    assert sent.count("right") > 40
+    assert [requests(seed, [ahead, refused])[2] for seed in range(60)].count("right") > 40
 
 
 def test_a_player_gives_up_in_the_end() -> None:

@@ -31,8 +31,6 @@ def test_every_length_has_its_figures() -> None:
     results = report.as_json()
     assert [each["queued"] for each in results] == [40, 200]
     for each in results:
-        assert (each["nodes"], each["pools"]) == (24, 8)
-        assert each["classes"] == 12
         assert 0.0 < each["round_p50_ms"] <= each["round_p99_ms"]
         assert 0.0 < each["round_cpu_p50_ms"] <= each["round_cpu_p99_ms"]
         assert 0.0 <= each["gap"] < 0.05
@@ -90,5 +88,4 @@ def test_the_command_prints_a_list() -> None:
 )
 def test_sizes_that_make_no_sense_are_refused_by_name(options: list[str], names: str) -> None:
     result = CliRunner().invoke(app, ["bench", "planner", *options])
-    assert result.exit_code == 2
-    assert names in result.output
+    assert (result.exit_code, names in result.output) == (2, True)

@@ -44,28 +44,23 @@ CLUSTER = Cluster(
 KEY = ActionKey("job", "a")
 
 
-def units(work: Work) -> dict[str, int]:
-    """The fewest units that the request for an action asks for."""
-    return RequestBook(CLUSTER).action(KEY, work, ROLLOUT).demand.minimum()
-
-
-def test_a_sandbox_asks_for_what_it_keeps_and_the_largest_peak_of_its_commands() -> None:
-    assert units(RESET) == {CPU: 1, MEMORY: rounded_up(200 + 300)}
-    assert units(STEP) == {CPU: 1}
-
-
-def test_commands_outside_a_sandbox_get_their_memory_at_the_gate_of_their_node() -> None:
-    assert units(SUITE) == {CPU: 1}
-
-
-def test_a_call_asks_for_its_share_of_a_model() -> None:
-    # With 4 parts to a GPU a slot of a judge is one of them, and a teacher's two GPUs are eight.
-    assert units(JUDGE) == {GPU: 1}
-    assert units(Work(ActionKind.REWARD, "teacher", service="teacher", service_s=1.0)) == {GPU: 8}
-
-
-def test_an_api_call_consumes_its_quota() -> None:
-    assert units(SEARCH) == {"calls": 1}
+@pytest.mark.parametrize(
+    ("work", "units"),
+    [
+        # What it keeps, and the largest peak of its commands.
+        (RESET, {CPU: 1, MEMORY: rounded_up(200 + 300)}),
+        (STEP, {CPU: 1}),
+        # Its memory is given at the gate of its node.
+        (SUITE, {CPU: 1}),
+        # With 4 parts to a GPU a slot of a judge is one of them, and a teacher's two GPUs are eight.
+        (JUDGE, {GPU: 1}),
+        (Work(ActionKind.REWARD, "teacher", service="teacher", service_s=1.0), {GPU: 8}),
+        (SEARCH, {"calls": 1}),
+    ],
+    ids=["sandbox", "its command", "command outside", "call of a judge", "call of a teacher", "call of an API"],
+)
+def test_the_fewest_units_that_an_action_asks_for(work: Work, units: dict[str, int]) -> None:
+    assert RequestBook(CLUSTER).action(KEY, work, ROLLOUT).demand.minimum() == units
 
 
 def test_alike_requests_share_their_demand() -> None:
@@ -85,10 +80,8 @@ def test_every_machine_has_a_manager_and_all_cores_are_shared() -> None:
     assert set(joined) == {"cpu-0", "cpu-1", "gpu-0", "api/search"}
     node, (service,) = joined["cpu-0"].node, joined["cpu-0"].services
     assert service.shared == {CPU: 8}
-    assert [len(numa) for numa in node.numa_cores] == [4, 4]
-    assert node.capacity == {MEMORY: 32_000}
-    assert joined["gpu-0"].node.capacity == {GPU: 16}
-    assert joined["api/search"].node.quotas["calls"].burst == 20
+    assert ([len(numa) for numa in node.numa_cores], node.capacity) == ([4, 4], {MEMORY: 32_000})
+    assert (joined["gpu-0"].node.capacity, joined["api/search"].node.quotas["calls"].burst) == ({GPU: 16}, 20)
 
 
 def test_lane_changes_are_charged_on_average() -> None:
@@ -208,5 +201,4 @@ def test_a_reward_in_a_copy_that_would_wait_for_ever_is_refused() -> None:
     assert (node.started, node.refused) == ([], [])
     node.enter(node.lives[1], SUITE)
     node.enter(node.lives[2], SUITE)
-    assert node.started == []
-    assert node.refused[0] == "a suite"
+    assert (node.started, node.refused[0]) == ([], "a suite")

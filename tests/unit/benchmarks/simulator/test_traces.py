@@ -74,8 +74,7 @@ def test_resampling_draws_by_the_seed(tmp_path: Path) -> None:
     many = traces.scenario(path, "coding", trajectories=200, seed=1, cores=4)
     again = traces.scenario(path, "coding", trajectories=200, seed=1, cores=8)
     other = traces.scenario(path, "coding", trajectories=200, seed=2, cores=4)
-    assert many.rollouts == again.rollouts
-    assert many.rollouts != other.rollouts
+    assert many.rollouts == again.rollouts != other.rollouts
     assert len({rollout.name for rollout in many.rollouts}) == 200
     assert set(Counter(rollout.task for rollout in many.rollouts)) == {f"t{number}" for number in range(5)}
     assert [job.name for job in many.jobs] == ["coding"]

@@ -55,9 +55,8 @@ def test_every_file_is_right(name: str) -> None:
 
 def test_mixed_takes_jobs_with_their_weights_and_priorities() -> None:
     jobs = {job.name: job for job in workloads.load("mixed").jobs}
-    assert jobs["mopd"].weight == 2.0
-    assert jobs["mopd"].priority is PriorityClass.EVAL
-    assert jobs["coding"].priority is PriorityClass.TRAIN
+    assert (jobs["mopd"].weight, jobs["mopd"].priority) == (2.0, PriorityClass.EVAL)
+    assert jobs["coding"].priority == PriorityClass.TRAIN
     assert jobs["coding"].share == pytest.approx(0.5)
 
 

@@ -11,7 +11,7 @@ import pytest
 from callsheet.benchmarks.simulator import workloads
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Work
 from callsheet.benchmarks.simulator.validation import InputError
-from callsheet.benchmarks.simulator.workloads.parameters import Geometric, LogNormal, Quantiles, Uniform
+from callsheet.benchmarks.simulator.workloads.parameters import Distribution, Geometric, LogNormal, Quantiles, Uniform
 from callsheet.benchmarks.simulator.workloads.scenarios import draw_rollouts
 from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 
@@ -24,8 +24,7 @@ def _actions(rollouts: tuple[Rollout, ...]) -> list[Work]:
 @pytest.mark.parametrize("mode", list(Mode))
 def test_every_workload_makes_scenarios_in_both_modes(name: str, mode: Mode) -> None:
     scenario = workloads.scenario(name, mode=mode, trajectories=24, seed=3, cores=8, horizon_s=100.0)
-    assert scenario.live == 24
-    assert len({rollout.name for rollout in scenario.rollouts}) == len(scenario.rollouts)
+    assert (scenario.live, len({rollout.name for rollout in scenario.rollouts})) == (24, len(scenario.rollouts))
     assert {rollout.job for rollout in scenario.rollouts} == {job.name for job in scenario.jobs}
     models = {model.name for model in scenario.cluster.models}
     quotas = {quota.name for quota in scenario.cluster.quotas}
@@ -81,8 +80,7 @@ def test_coding_is_like_the_traces_it_was_fitted_from(coding: tuple[Rollout, ...
     assert steps[len(steps) * 9 // 10] == pytest.approx(2.1, rel=0.2)
     labels = Counter(work.label for work in _actions(rollouts))
     assert labels["test"] / labels.total() == pytest.approx(0.177, abs=0.01)
-    turns = statistics.median(len(rollout.turns) for rollout in rollouts)
-    assert turns == pytest.approx(47, rel=0.1)
+    assert statistics.median(len(rollout.turns) for rollout in rollouts) == pytest.approx(47, rel=0.1)
 
 
 def test_reward_mix_chooses_and_leaves_out() -> None:
@@ -160,13 +158,15 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, float], message
         workloads.scenario("mopd", **arguments)  # type: ignore[arg-type]
 
 
-def test_distributions_at_known_scores() -> None:
-    assert LogNormal(1.0, 2.0).at(0.0) == pytest.approx(math.e)
-    assert LogNormal(1.0, 2.0, high=1.5).at(0.0) == 1.5
-    assert Uniform(20.0, 100.0).at(0.0) == 60.0
-    assert [Geometric(3.0, high=5.0).at(score) for score in (-3.0, 0.0, 3.0)] == [1.0, 2.0, 5.0]
-    quantiles = Quantiles(((0.1, 1.0), (0.5, 4.0), (0.9, 16.0)))
-    assert quantiles.at(-5.0) == 1.0
-    assert quantiles.at(0.0) == pytest.approx(4.0)
-    assert quantiles.at(-0.64078) == pytest.approx(2.0, rel=1e-4)
-    assert quantiles.at(5.0) == 16.0
+@pytest.mark.parametrize(
+    ("distribution", "values"),
+    [
+        (LogNormal(1.0, 2.0), {0.0: math.e}),
+        (LogNormal(1.0, 2.0, high=1.5), {0.0: 1.5}),
+        (Uniform(20.0, 100.0), {0.0: 60.0}),
+        (Geometric(3.0, high=5.0), {-3.0: 1.0, 0.0: 2.0, 3.0: 5.0}),
+        (Quantiles(((0.1, 1.0), (0.5, 4.0), (0.9, 16.0))), {-5.0: 1.0, 0.0: 4.0, -0.64078: 2.0, 5.0: 16.0}),
+    ],
+)
+def test_distributions_at_known_scores(distribution: Distribution, values: dict[float, float]) -> None:
+    assert {score: distribution.at(score) for score in values} == pytest.approx(values, rel=1e-4)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html import unescape
 from itertools import pairwise
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -57,6 +58,11 @@ def _spans(*versions: int) -> list[outcome_pb2.PolicyVersionSpan]:
     return [outcome_pb2.PolicyVersionSpan(version=each, begin=0, end=1) for each in versions]
 
 
+def _missing(text: str, *parts: str) -> list[str]:
+    """Returns the parts that a text does not have."""
+    return [part for part in parts if part not in text]
+
+
 def _text(client: TestClient, path: str) -> str:
     answer = client.get(path)
     assert answer.status_code == 200, answer.text
@@ -67,18 +73,12 @@ def test_a_trajectory_tells_where_its_time_went_and_what_it_cost(run: MadeUpRun,
     run.prices = {"cpu": 0.5, "tokens_out": 0.01}
     run.trajectories[0].cost.MergeFrom(_COST)
     text = _text(pages, "/trajectory?job=j&trajectory=t")
-    assert "lived 1 min" in text
-    assert "reward 0.5" in text
-    assert "env 1 4.0 s 1.0 s 0" in text
-    assert "generate 1 8.0 s 2.0 s 77" in text
-    assert "3-4 77" in text
-    assert "cpu, core-seconds 12 3 6 " in text
-    assert f"tokens out {NOTHING} 77 0.77 " in text
-    assert "all 6.77" in text
+    lived = ("lived 1 min", "reward 0.5", "env 1 4.0 s 1.0 s 0", "generate 1 8.0 s 2.0 s 77", "3-4 77")
+    assert _missing(text, *lived) == []
+    assert _missing(text, "cpu, core-seconds 12 3 6 ", f"tokens out {NOTHING} 77 0.77 ", "all 6.77") == []
     (told,) = re.findall(r'data-gantt="([^"]*)"', pages.get("/trajectory?job=j&trajectory=t").text)
     lanes = {each["name"]: [bar[:2] for bar in each["bars"]] for each in json.loads(unescape(told))["lanes"]}
-    assert lanes["generate"] == [[7.0, 15.0]]
-    assert lanes["waiting"] == [[0.0, 1.0], [5.0, 7.0], [15.0, 15.5]]
+    assert (lanes["generate"], lanes["waiting"]) == ([[7.0, 15.0]], [[0.0, 1.0], [5.0, 7.0], [15.0, 15.5]])
 
 
 def test_contents_are_asked_for_on_request_and_shown_as_text(run: MadeUpRun, pages: TestClient) -> None:
@@ -95,10 +95,9 @@ def test_contents_are_asked_for_on_request_and_shown_as_text(run: MadeUpRun, pag
     assert "<img" not in page.text
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page.text)
     text = unescape(page.text)
-    for shown in ("echo <img src=x onerror=alert(1)>␛]0;owned␇\\u202e", "\ufffd␀xxx", "begins here␛"):
-        assert shown in text
-    assert "This is the beginning of 10,000,000 bytes." in text
-    assert "9,000,000 bytes, and is too large" in text
+    shown = ("echo <img src=x onerror=alert(1)>␛]0;owned␇\\u202e", "\ufffd␀xxx", "begins here␛")
+    sizes = ("This is the beginning of 10,000,000 bytes.", "9,000,000 bytes, and is too large")
+    assert _missing(text, *shown, *sizes) == []
     run.payloads.clear()
     assert "10,000,000 bytes are in the payload store" in pages.get("/trajectory?job=j&trajectory=t&contents=1").text
 
@@ -108,8 +107,7 @@ def test_contents_stay_from_page_to_page(run: MadeUpRun, pages: TestClient) -> N
     show = '"/trajectory?job=j&amp;trajectory=t&amp;after=5.t&amp;contents=1"'
     assert show in pages.get("/trajectory?job=j&trajectory=t&after=5.t").text
     run.actions[0].spec.label = "given"
-    text = _text(pages, "/trajectory?job=j&trajectory=t")
-    assert "Where the time of the actions below went" in text
+    assert "Where the time of the actions below went" in _text(pages, "/trajectory?job=j&trajectory=t")
     assert "It has 3 actions" not in pages.get("/trajectory?job=j&trajectory=t").text
     later = '"/trajectory?job=j&amp;trajectory=t&amp;after=9.t&amp;contents=1">Later actions'
     assert later in pages.get("/trajectory?job=j&trajectory=t&after=5.t&contents=1").text
@@ -134,16 +132,12 @@ def test_closed_jobs_tell_when_they_ran_why_they_were_closed_and_what_they_cost(
         run.closed_jobs.append(told)
     run.next_jobs = "5.31.5"
     page = pages.get("/closed").text
-    assert 'href="/job?job=j"' in page
-    assert 'href="/closed?after=5.31.5"' in page
+    assert _missing(page, 'href="/job?job=j"', 'href="/closed?after=5.31.5"') == []
     assert "<b>k" not in page
-    text = _text(pages, "/closed")
-    assert "1 min its job was idle for 9 s 12 cpu 3 cpu, 77 tokens_out 6" in text
-    assert "<b>k, opened again since" in text
-    of_one = _text(pages, "/job?job=j")
-    assert "1 min its job was idle for 9 s" in of_one
-    assert "cpu, core-seconds 12 3 6" in of_one
-    assert "Trajectories, the newest version first" in of_one
+    closed = ("1 min its job was idle for 9 s 12 cpu 3 cpu, 77 tokens_out 6", "<b>k, opened again since")
+    assert _missing(_text(pages, "/closed"), *closed) == []
+    of_one = ("1 min its job was idle for 9 s", "cpu, core-seconds 12 3 6", "Trajectories, the newest version first")
+    assert _missing(_text(pages, "/job?job=j"), *of_one) == []
     assert 'href="/closed"' in pages.get("/now").text
 
 
@@ -152,8 +146,7 @@ def test_no_id_is_not_the_first_job(path: str, run: MadeUpRun, pages: TestClient
     run.last_alive = None
     run.scope = "admin"
     answer = pages.get(path)
-    assert answer.status_code == 400
-    assert "must be given" in unescape(answer.text)
+    assert (answer.status_code, "must be given" in unescape(answer.text)) == (400, True)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
@@ -175,12 +168,9 @@ def test_a_score_that_is_no_finite_number_breaks_no_page(score: float, run: Made
 def test_what_ends_one_of_several_questions_is_told(
     error: Exception, status: int, run: MadeUpRun, pages: TestClient
 ) -> None:
-    async def explain(request: Any) -> admin_service_pb2.ExplainResponse:
-        raise error
-
     run.explained = {"a": admin_service_pb2.ExplainResponse(state=STATE.ACTION_STATE_QUEUED)}
     run.explained["a"].key.job_id = "j"
-    run.explain = explain  # type: ignore[method-assign]
+    run.explain = AsyncMock(side_effect=error)  # type: ignore[method-assign]
     assert pages.get("/stuck").status_code == status
 
 
@@ -226,9 +216,9 @@ def test_a_group_shows_siblings_their_spread_and_who_was_replaced(run: MadeUpRun
         job_pb2.GroupStatus(spec=spec, completed=["t", "good"], lost=["gone"], open=["late"], has_quorum=True)
     ]
     text = _text(pages, "/group?job=j&group=g")
-    assert "mean reward 0.75 spread 0.5 to 1, deviation 0.25" in text
-    assert "quorum 2, reached members lost to INFRA replace" in text
-    assert f"gone lost lost: replaced {NOTHING} 3 30.0 s lost to INFRA: node n died" in text
+    of_all = ("mean reward 0.75 spread 0.5 to 1, deviation 0.25", "quorum 2, reached members lost to INFRA replace")
+    of_one = f"gone lost lost: replaced {NOTHING} 3 30.0 s lost to INFRA: node n died"
+    assert _missing(text, *of_all, of_one) == []
     run.groups = []
     assert "members ever 4" in _text(pages, "/group?job=j&group=g")
 
@@ -241,22 +231,18 @@ def test_a_step_has_stragglers_first_and_the_outliers_of_many_lanes(run: MadeUpR
         for each in range(1, 101)
     ]
     text = _text(pages, "/step?job=j&version=3")
-    assert "the 64 that end last of 100" in text
-    assert "trajectories 199 still open 7 mean reward 0.25 longest 3 min 19 s median 1 min 40 s" in text
-    assert "a100 t100 env_step 1 min 40 s" in text
+    summary = "trajectories 199 still open 7 mean reward 0.25 longest 3 min 19 s median 1 min 40 s"
+    assert _missing(text, "the 64 that end last of 100", summary, "a100 t100 env_step 1 min 40 s") == []
     (asked,) = [each for each in run.asked if isinstance(each, admin_service_pb2.ListActionHistoryRequest)]
-    assert asked.brief
-    assert list(asked.trajectory_ids) == [f"t{each}" for each in range(199, 167, -1)]
+    assert (asked.brief, [*asked.trajectory_ids]) == (True, [f"t{each}" for each in range(199, 167, -1)])
     assert pages.get("/step?job=j&version=x").status_code == 400
 
 
 def test_no_two_bars_of_a_lane_overlap() -> None:
     actions = [past(f"a{each}", KIND.ACTION_KIND_ENV_STEP, -100 + each, 0, 2.5) for each in range(10)]
     lanes, left_out = lanes_of(actions, NOW - 100, NOW, 64)
-    assert left_out == 0
-    assert len(lanes) == 3
-    for _, bars in lanes:
-        assert all(one.end <= other.start for one, other in pairwise(bars))
+    assert (left_out, len(lanes)) == (0, 3)
+    assert [one for _, bars in lanes for one, other in pairwise(bars) if one.end > other.start] == []
     assert lanes[0][1][-1].end == max(bar.end for _, bars in lanes for bar in bars)
     assert lanes_of(actions, NOW - 100, NOW, 2)[1] == 1
 
@@ -278,12 +264,9 @@ def test_an_action_that_is_stuck_tells_what_is_short_and_who_holds_it(run: MadeU
     told.holders.add(job_id="j", action_id="holder", node_id="n", units={"cpu": 7}, held_s=3600, sessions=0)
     told.holders.add(node_id="n", units={"cpu": 1}, held_s=5)
     run.explained = {"a1": told}
-    text = _text(pages, "/stuck")
-    assert "waits for 5 min: needs 4 cores" in text
-    assert "cpu 4 1 8 n" in text
-    assert "holder j 7 cpu 1 h n away; its job is detached" in text
-    assert "another job 1 cpu 5.0 s n not told" in text
-    assert "Its client: away" in text
+    short = ("waits for 5 min: needs 4 cores", "cpu 4 1 8 n", "Its client: away")
+    holders = ("holder j 7 cpu 1 h n away; its job is detached", "another job 1 cpu 5.0 s n not told")
+    assert _missing(_text(pages, "/stuck"), *short, *holders) == []
     assert 'href="/action?job=j&amp;action=holder"' in pages.get("/stuck").text
 
 
@@ -295,15 +278,14 @@ def test_what_hangs_is_measured_against_its_kin(run: MadeUpRun, pages: TestClien
         told.expected.high_s = 60.0
         run.explained[name] = told
     text = _text(pages, "/stuck")
-    assert "hangs: 8 min 20 s; nine in ten take 1 min at most" in text
-    assert "5.0 s; nine in ten take 1 min at most" in text
+    slow, quick = (f"{since}; nine in ten take 1 min at most" for since in ("hangs: 8 min 20 s", "5.0 s"))
+    assert _missing(text, slow, quick) == []
 
 
 def test_a_dead_run_says_since_when_and_refuses_acts(run: MadeUpRun, pages: TestClient) -> None:
     assert "it was last alive at 1970-01-12 13:46:40 UTC" in _text(pages, "/now")
     answer = pages.post("/close", data={"job": "j"}, headers={"Origin": "http://testserver"})
-    assert answer.status_code == 403
-    assert "This run is over" in answer.text
+    assert (answer.status_code, "This run is over" in answer.text) == (403, True)
     assert "Close this job" not in pages.get("/job?job=j").text
     assert not run.asked
 
@@ -318,13 +300,9 @@ def test_a_dead_run_is_not_told_how_to_begin(run: MadeUpRun, pages: TestClient) 
 def test_a_login_while_the_scheduler_is_away_is_no_wrong_token(
     run: MadeUpRun, pages: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody() -> None:
-        raise ConnectionLostError("no answer")
-
-    monkeypatch.setattr(run, "get_server_info", nobody)
+    monkeypatch.setattr(run, "get_server_info", AsyncMock(side_effect=ConnectionLostError("no answer")))
     answer = pages.post("/login", data={"token": "callsheet_a"}, headers={"Origin": "http://testserver"})
-    assert answer.status_code == 503
-    assert "set-cookie" not in answer.headers
+    assert (answer.status_code, "set-cookie" in answer.headers) == (503, False)
 
 
 @pytest.mark.anyio
@@ -411,8 +389,7 @@ def test_a_page_of_a_refusal_lets_a_viewer_log_out(run: MadeUpRun, pages: TestCl
     assert "Log out" not in pages.get("/step?job=j").text
     pages.cookies["callsheet_token"] = "a-token"
     refused_page = pages.get("/step?job=j")
-    assert refused_page.status_code == 400
-    assert "Log out" in refused_page.text
+    assert (refused_page.status_code, "Log out" in refused_page.text) == (400, True)
 
 
 def test_hostile_names_are_text_everywhere(run: MadeUpRun, pages: TestClient) -> None:
@@ -434,10 +411,9 @@ def test_hostile_names_are_text_everywhere(run: MadeUpRun, pages: TestClient) ->
 def test_a_part_is_the_page_without_its_frame(pages: TestClient) -> None:
     whole, part = pages.get("/now").text, pages.get("/now", headers={"HX-Request": "true"}).text
     assert part.strip().startswith('<div id="live"')
-    assert "<html" not in part
-    assert "Jobs" in part
-    for landmark in ("<nav", "<main", 'class="skip"', 'role="status"', "<caption>", 'scope="col"', 'lang="en"'):
-        assert landmark in whole
+    assert ("<html" in part, "Jobs" in part) == (False, True)
+    landmarks = ("<nav", "<main", 'class="skip"', 'role="status"', "<caption>", 'scope="col"', 'lang="en"')
+    assert _missing(whole, *landmarks) == []
 
 
 def test_what_if_asks_what_its_form_says(run: MadeUpRun, pages: TestClient) -> None:
@@ -456,8 +432,7 @@ def test_engines_tell_versions_kv_exposed_time_and_what_waits(run: MadeUpRun, pa
     )
     run.status.wanted.add(role="inference", waiting=12)
     text = _text(pages, "/engines")
-    assert "m policy connected 7 unspecified 3 8 1 250 of 1,000 1 min 30 s" in text
-    assert "inference 12" in text
+    assert _missing(text, "m policy connected 7 unspecified 3 8 1 250 of 1,000 1 min 30 s", "inference 12") == []
     assert "m sandbox" not in text
 
 
@@ -473,7 +448,6 @@ def test_now_tells_held_against_used_by_node_and_service_and_failures_by_phase(
     for number, (state, failure) in enumerate(ends.items(), start=3):
         run.status.ends.add(kind=KIND.ACTION_KIND_ENV_STEP, state=state, failure=failure, count=number)
     text = _text(pages, "/now")
-    assert "n1 cpu, core-seconds 300 75 (25 %)" in text
-    assert "policy cpu, core-seconds 100 25 (25 %)" in text
-    assert "env_step expired 4 env_step failed infra 3" in text
+    held = ("n1 cpu, core-seconds 300 75 (25 %)", "policy cpu, core-seconds 100 25 (25 %)")
+    assert _missing(text, *held, "env_step expired 4 env_step failed infra 3") == []
     assert "succeeded 5" not in text

@@ -176,8 +176,7 @@ async def test_a_game_is_played_until_it_is_over() -> None:
         observation = await environment.step(trajectory, _said("right"))
         assert (observation.done, observation.messages[0]["role"]) == (True, "user")
         assert (await environment.reward(trajectory)).value == 1.0
-    kinds = [type(each.action) for each in fake.submitted]
-    assert kinds == [EnvReset, EnvStep, RewardTests]
+    assert [type(each.action) for each in fake.submitted] == [EnvReset, EnvStep, RewardTests]
     (reset,) = (each.action for each in fake.submitted if isinstance(each.action, EnvReset))
     assert reset.image == "python"
 

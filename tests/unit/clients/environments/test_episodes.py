@@ -157,8 +157,7 @@ async def test_a_reply_goes_on_after_an_update_of_weights(fake: FakeClient, job:
     record = await roll_out(job, "t", WordEnvironment("w0", 1), _TASK, TokenPolicy(ByteRenderer()))
     (sample,) = record.samples
     assert record.messages[1]["content"] == "w0"
-    assert sample.versions[-3:] == (4, 5, 5)
-    assert sample.log_probs[-3:] == (-1.0, -2.0, -3.0)
+    assert (sample.versions[-3:], sample.log_probs[-3:]) == ((4, 5, 5), (-1.0, -2.0, -3.0))
 
 
 @pytest.mark.parametrize("room", [0, 3])
@@ -278,9 +277,8 @@ _ODD = {
 @pytest.mark.parametrize("text", _ODD.values(), ids=_ODD.keys())
 async def test_what_no_command_can_be_given_is_the_policys_failure(job: Job, text: str) -> None:
     record = await roll_out(job, "t", WordEnvironment("w0", 1), _TASK, _said(text))
-    assert record.failure is not None
-    assert (record.failure.kind, record.failure.reason) == (FailureKind.POLICY, "bad_command")
-    assert "env_step.command.shell" in record.failure.message
+    assert str(record.failure).startswith("POLICY bad_command")
+    assert "env_step.command.shell" in str(record.failure)
 
 
 class _Own(WordEnvironment):
@@ -296,15 +294,7 @@ class _Own(WordEnvironment):
         return await super().reset(trajectory)
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
-        await trajectory.env_step("mkdir \0" if self._place == "step" else str(reply["content"]))
-        return Observation(done=True)
-
-
-class _OwnUnwrapped(_Own):
-    """Ends with what its command ends with."""
-
-    async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
-        (await trajectory.env_step("mkdir \0")).unwrap()
+        (await trajectory.env_step("mkdir \0" if self._place == "step" else str(reply["content"]))).unwrap()
         return Observation(done=True)
 
 
@@ -323,7 +313,7 @@ async def test_a_bad_text_of_the_environments_own_is_its_mistake(job: Job, place
     ],
 )
 async def test_a_bad_text_of_which_a_reply_has_a_sign_is_the_policys(job: Job, reply: Message) -> None:
-    record = await roll_out(job, "t", _OwnUnwrapped("step"), _TASK, _Says(reply))
+    record = await roll_out(job, "t", _Own("step"), _TASK, _Says(reply))
     assert str(record.failure).startswith("POLICY bad_command")
 
 
@@ -407,8 +397,7 @@ async def test_a_missing_gateway_is_a_failure_of_the_service() -> None:
     fake.on_env_reset(lambda _: Succeeded(EnvResetResult("s")))
     fake.options = type(fake.options)(gateway="http://127.0.0.1:9")
     record = await roll_out(await fake.open_job("job"), "t", _BlackBox(), _TASK)
-    assert record.failure is not None
-    assert (record.failure.kind, record.failure.reason) == (FailureKind.INFRA, "connection_lost")
+    assert str(record.failure).startswith("INFRA connection_lost")
 
 
 def _losing(*trajectories: str) -> Callable[[EnvStep], Outcome[CommandResult]]:
@@ -441,27 +430,21 @@ async def test_a_spent_budget_leaves_a_named_failure(fake: FakeClient, job: Job)
     fake.on_env_step(lambda _: _LOST)
     settings = BatchSettings(group_size=2, max_replacements=1)
     records = await run_batch(job, WordTasks(), [_TASK], lambda _: SayingPolicy(), settings=settings)
-    assert len(records) == 2
-    for record in records:
-        assert record.failure is not None
-        assert (record.failure.kind, record.failure.reason) == (FailureKind.INFRA, "manager_lost")
+    assert [str(record.failure).partition(":")[0] for record in records] == ["INFRA manager_lost"] * 2
 
 
 async def test_a_failure_of_the_task_is_not_replaced(fake: FakeClient, job: Job) -> None:
     fake.on_env_step(lambda _: Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE))
     records = await run_batch(job, WordTasks(), [_TASK], lambda _: SayingPolicy())
-    (failure,) = [record.failure for record in records]
-    assert failure is not None
-    assert (failure.kind, failure.reason) == (FailureKind.TIMEOUT, "start_to_close")
+    assert [str(record.failure).partition(":")[0] for record in records] == ["TIMEOUT start_to_close"]
     assert len(fake.closed_trajectories) == 1
 
 
 async def test_a_quorum_makes_the_others_redundant(fake: FakeClient, job: Job) -> None:
     settings = BatchSettings(group_size=3, quorum=1)
     records = await run_batch(job, WordTasks(), [_TASK], lambda _: SayingPolicy(), settings=settings)
-    assert len(records) == 3
-    redundant = [record.failure for record in records if record.failure is not None]
-    assert all(failure.kind is FailureKind.CANCELLED for failure in redundant)
+    kinds = [record.failure and record.failure.kind for record in records]
+    assert (len(kinds), set(kinds) - {None}) == (3, {FailureKind.CANCELLED})
     assert any(record.score is not None for record in records)
 
 

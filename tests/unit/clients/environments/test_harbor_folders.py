@@ -54,29 +54,24 @@ def make_task(tmp_path: Path) -> MakeTask:
     return make
 
 
-def compose(folder: Path, text: str) -> None:
-    (folder / "environment" / "docker-compose.yaml").write_text(text)
-
-
 def test_the_defaults_are_those_of_the_format(make_task: MakeTask) -> None:
     task = read_task(make_task(""))
     assert (task.cpus, task.memory_mib, task.storage_mib) == (1, 2048, 10240)
     assert (task.build_timeout_s, task.verifier_timeout_s) == (600.0, 600.0)
-    assert task.internet
-    assert task.instruction == "Do it.\n"
+    assert (task.internet, task.instruction) == (True, "Do it.\n")
 
 
 def test_what_a_folder_says_is_read() -> None:
     task = read_task(EXAMPLES / "use-variables")
     assert (task.image, task.memory_mib, task.storage_mib) == ("debian:bookworm-slim", 256, 64)
     assert (task.agent_timeout_s, task.verifier_timeout_s, task.build_timeout_s) == (120.0, 60.0, 300.0)
-    assert task.environment == {"GREETING": "good morning"}
-    assert task.verifier_environment == {"EXPECTED": "good morning"}
+    variables = (task.environment, task.verifier_environment)
+    assert variables == ({"GREETING": "good morning"}, {"EXPECTED": "good morning"})
     former = read_task(EXAMPLES / "three-files")
     assert (former.memory_mib, former.storage_mib) == (256, 64)
     first = read_task(EXAMPLES / "rename-files")
-    assert first.format is TaskFormat.TERMINAL_BENCH
-    assert (first.agent_timeout_s, first.verifier_timeout_s) == (120.0, 60.0)
+    read = (first.format, first.agent_timeout_s, first.verifier_timeout_s)
+    assert read == (TaskFormat.TERMINAL_BENCH, 120.0, 60.0)
     assert first.instruction.startswith("Rename each file")
 
 
@@ -126,7 +121,7 @@ def test_what_sandboxes_do_not_have_is_refused_by_name(
 )
 def test_a_compose_file_may_have_one_service_that_waits(make_task: MakeTask, text: str, said: str) -> None:
     folder = make_task()
-    compose(folder, text)
+    (folder / "environment" / "docker-compose.yaml").write_text(text)
     if not said:
         assert read_task(folder).name == "task"
         return
@@ -204,10 +199,9 @@ def test_a_folder_without_what_it_needs_is_refused(make_task: MakeTask, tmp_path
 def test_the_network_is_what_the_task_and_its_user_allow(make_task: MakeTask) -> None:
     closed, opened = read_task(make_task()), read_task(make_task("", name="open"))
     listed = read_task(make_task('allowed_hosts = ["index.example"]', name="listed"))
-    assert network_of(closed, "*:443") == ()
-    assert network_of(listed, "") == ("index.example:80", "index.example:443")
-    assert network_of(opened, "*:443, *:80") == ("*:443", "*:80")
-    assert network_of(opened, "none") == ()
+    asked = [(closed, "*:443"), (listed, ""), (opened, "*:443, *:80"), (opened, "none")]
+    allowed = [(), ("index.example:80", "index.example:443"), ("*:443", "*:80"), ()]
+    assert [network_of(task, network) for task, network in asked] == allowed
     with pytest.raises(HarborTaskError, match="allow_internet"):
         network_of(opened, "")
 
@@ -348,6 +342,15 @@ def test_an_archive_leaves_out_no_file(tmp_path: Path) -> None:
     assert (unpacked / "two").read_text() == "same"
 
 
+def run_tests_command(folder: Path, place: Path, tests: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs a task's tests with `tests` instead of its script, its logs in `place/logs`, its score in `place/score`."""
+    script = verifying.tests_command(read_task(folder), b"#!/bin/sh\n").program[2]
+    for name in ("/tests/test.sh", "/tests/run-tests.sh"):
+        script = script.replace(name, tests)
+    script = script.replace(verifying.LOGS, f"{place}/logs")
+    return subprocess.run(["sh", "-c", script, "sh", f"{place}/score"], check=False, capture_output=True)
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -369,13 +372,11 @@ def test_an_archive_leaves_out_no_file(tmp_path: Path) -> None:
 def test_rewards_are_read_as_harbor_reads_them(
     make_task: MakeTask, tmp_path: Path, written: dict[str, str], expected: float | None
 ) -> None:
-    logs, score = tmp_path / "logs", tmp_path / "score"
-    command = verifying.tests_command(read_task(make_task()), b"#!/bin/sh\n")
-    script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/test.sh", "true")
-    (logs / "verifier").mkdir(parents=True)
+    logs, score = tmp_path / "logs/verifier", tmp_path / "score"
+    logs.mkdir(parents=True)
     for name, text in written.items():
-        (logs / "verifier" / name).write_text(text)
-    subprocess.run(["sh", "-c", script, "sh", str(score)], check=True)
+        (logs / name).write_text(text)
+    run_tests_command(make_task(), tmp_path, "true")
     if not written:
         assert not score.exists()
     elif expected is None:
@@ -436,13 +437,11 @@ SUMMARIES: dict[str, tuple[str, float | None]] = {
 def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> None:
     said, expected = SUMMARIES[name]
     said, _, ends = said.partition("; ")
-    logs, score, runner = tmp_path / "logs", tmp_path / "score", tmp_path / "run.sh"
-    (logs / "verifier").mkdir(parents=True)
+    score, runner = tmp_path / "score", tmp_path / "run.sh"
+    (tmp_path / "logs/verifier").mkdir(parents=True)
     (tmp_path / "said").write_text(said)
     runner.write_text(f"cat {tmp_path}/said\n{ends}\n")
-    command = verifying.tests_command(read_task(EXAMPLES / "rename-files"), b"#!/bin/sh\n")
-    script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/run-tests.sh", f"sh {runner}")
-    ended = subprocess.run(["sh", "-c", script, "sh", str(score)], check=False, capture_output=True)
+    ended = run_tests_command(EXAMPLES / "rename-files", tmp_path, f"sh {runner}")
     assert ended.stdout.decode().startswith(said)
     if expected is None:
         assert not score.exists()
@@ -457,13 +456,10 @@ def test_summaries_of_terminal_bench_are_judged(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize(("end", "code"), [("kill -9 $$", 137), ("exit 124", 124), ("timeout 0.1 sleep 9", 124)])
 def test_a_script_that_was_ended_has_no_reward(make_task: MakeTask, tmp_path: Path, end: str, code: int) -> None:
-    logs, score = tmp_path / "logs", tmp_path / "score"
-    (logs / "verifier").mkdir(parents=True)
-    command = verifying.tests_command(read_task(make_task()), b"#!/bin/sh\n")
-    runner = f"sh -c 'echo 1 >{logs}/verifier/reward.txt; {end}'"
-    script = command.program[2].replace(verifying.LOGS, str(logs)).replace("/tests/test.sh", runner)
-    assert subprocess.run(["sh", "-c", script, "sh", str(score)], check=False).returncode == code
-    assert not score.exists()
+    (tmp_path / "logs/verifier").mkdir(parents=True)
+    runner = f"sh -c 'echo 1 >{tmp_path}/logs/verifier/reward.txt; {end}'"
+    assert run_tests_command(make_task(), tmp_path, runner).returncode == code
+    assert not (tmp_path / "score").exists()
 
 
 @pytest.mark.parametrize(
@@ -532,9 +528,5 @@ def test_a_script_is_started_as_it_says_itself() -> None:
     assert verifying.started("/tests/test.sh", b"#!/bin/sh\n") == "/tests/test.sh"
     assert verifying.started("/tests/test.sh", b"echo\n") == "bash /tests/test.sh"
     command: Command = verifying.tests_command(read_task(EXAMPLES / "use-variables"), b"#!/bin/sh\n")
-    assert command.program[-1] == "{score}"
-    assert command.environment == {
-        "TEST_DIR": "/tests",
-        "GREETING": "good morning",
-        "EXPECTED": "good morning",
-    }
+    variables = {"TEST_DIR": "/tests", "GREETING": "good morning", "EXPECTED": "good morning"}
+    assert (command.program[-1], command.environment) == ("{score}", variables)

@@ -78,8 +78,7 @@ async def test_another_body_under_a_number_is_refused() -> None:
 
 async def test_lost_ones_are_replaced_within_the_budget_of_the_batch() -> None:
     found = await filled(fake(lost=2), max_replacements=8)
-    assert sum(each.replaced for each in found) == 2
-    assert [each.record.failure for each in found] == [None, None]
+    assert (sum(each.replaced for each in found), [each.record.failure for each in found]) == (2, [None, None])
     found = await filled(fake(lost=2), max_replacements=1)
     assert sum(each.replaced for each in found) == 1
     (failure,) = [each.record.failure for each in found if each.record.failure]

@@ -42,8 +42,7 @@ def test_the_next_prompt_begins_with_the_old_tokens_whatever_the_harness_did_to_
     first = talk.prepare(ChatRequest(messages=[USER], tools=TOOLS))
     sampled = reply(f"<think>hm</think>  I run. {CALL}")
     committed = talk.commit(first, sampled)
-    assert committed.end is ReplyEnd.TOOL_CALLS
-    assert committed.message["reasoning_content"] == "hm"
+    assert (committed.end, committed.message["reasoning_content"]) == (ReplyEnd.TOOL_CALLS, "hm")
     call = committed.message["tool_calls"][0]
     assert call["function"] == {"name": "run", "arguments": '{"b": 1, "a": 2}'}
     # No reasoning, other spaces, other order of keys, another id.
@@ -79,8 +78,7 @@ def test_a_shortened_reply_is_realigned_and_its_lost_tokens_are_not_trained_on()
     talk.commit(first, reply("one two three"))
     messages = [USER, {"role": "assistant", "content": "one two"}, {"role": "user", "content": "on"}]
     second = talk.prepare(ChatRequest(messages=messages))
-    assert second.drift is Drift.REALIGNED
-    assert second.kept == len(first.token_ids) + len("one two")
+    assert (second.drift, second.kept) == (Drift.REALIGNED, len(first.token_ids) + len("one two"))
     committed = talk.commit(second, reply("four"))
     assert [message["role"] for message in committed.messages] == ["assistant", "user"]
     (sample,) = talk.samples()
@@ -113,9 +111,7 @@ def test_parallel_calls_make_branches_that_share_a_reply_which_is_trained_on_onc
     assert (sum(longest.loss_mask), sum(other.loss_mask)) == (len("shared") + 1 + len("done") + 1, len("done") + 1)
     start = len(ByteRenderer().render([USER], (), {}))
     assert other.log_probs[start] == longest.log_probs[start] == -0.5
-    assert other.versions[start] == 3
-    assert other.log_probs[0] is None
-    assert other.versions[0] is None
+    assert (other.versions[start], other.log_probs[0], other.versions[0]) == (3, None, None)
 
 
 def test_equal_calls_are_siblings_and_the_newest_is_continued() -> None:
@@ -123,8 +119,7 @@ def test_equal_calls_are_siblings_and_the_newest_is_continued() -> None:
     first, second = (talk.prepare(ChatRequest(messages=[USER])) for _ in range(2))
     message = talk.commit(first, reply("same")).message
     talk.commit(second, reply("same"))
-    third = talk.prepare(ChatRequest(messages=[USER, message, USER]))
-    assert third.parent == 1
+    assert talk.prepare(ChatRequest(messages=[USER, message, USER])).parent == 1
 
 
 def test_other_tools_or_template_arguments_begin_anew() -> None:

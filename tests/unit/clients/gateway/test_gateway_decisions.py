@@ -35,12 +35,9 @@ _KEY = TrajectoryKey("job/\u00e9", "a life", "t" * 200, 100.0, ForcedSampling(te
 
 
 def test_a_key_says_what_was_written() -> None:
-    text = write_key(_KEY, _SECRET)
-    assert text.isascii()
-    assert "/" not in text
-    assert read_key(text, _SECRET, now=99.9) == _KEY
-    of_token = replace(_KEY, token_id="0123456789ab")
-    assert read_key(write_key(of_token, _SECRET), _SECRET, now=99.9) == of_token
+    for key in (_KEY, replace(_KEY, token_id="0123456789ab")):
+        text = write_key(key, _SECRET)
+        assert (text.isascii(), "/" in text, read_key(text, _SECRET, now=99.9)) == (True, False, key)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +45,12 @@ def test_a_key_says_what_was_written() -> None:
 )
 def test_a_key_names_its_token_without_its_secret(token: str, part: str) -> None:
     assert public_part(token) == part
+
+
+@pytest.fixture
+def callers() -> Callers:
+    nobody: Any = None
+    return Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
 
 
 @pytest.mark.anyio
@@ -66,9 +69,7 @@ def test_a_key_names_its_token_without_its_secret(token: str, part: str) -> None
         (sandbox_source("", ""), False),
     ],
 )
-async def test_a_key_is_no_good_in_the_sandbox_of_another_trajectory(peer: str, let_in: bool) -> None:
-    nobody: Any = None
-    callers = Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
+async def test_a_key_is_no_good_in_the_sandbox_of_another_trajectory(callers: Callers, peer: str, let_in: bool) -> None:
     key = write_key(TrajectoryKey("j", "a life", "t", 1e12), _SECRET)
     for headers, session in (({"x-api-key": key}, ""), ({"authorization": "Bearer any"}, key)):
         if let_in:
@@ -80,9 +81,9 @@ async def test_a_key_is_no_good_in_the_sandbox_of_another_trajectory(peer: str, 
 
 
 @pytest.mark.anyio
-async def test_one_question_is_asked_of_a_token_whose_answer_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody: Any = None
-    callers = Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
+async def test_one_question_is_asked_of_a_token_whose_answer_is_old(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = [write_key(TrajectoryKey("j", "a life", f"t-{place}", 1e12, token_id="id"), _SECRET) for place in range(9)]
     asked, answers = [], iter([CallerIdentity("gateway", ""), None])
 
@@ -121,9 +122,7 @@ def is_same(text: str) -> bool:
 
 
 @pytest.mark.anyio
-async def test_a_key_that_was_shown_in_its_sandbox_is_bound_to_it() -> None:
-    nobody: Any = None
-    callers = Callers("127.0.0.1:1", ClientOptions(), _SECRET, JobLives(nobody, nobody))
+async def test_a_key_that_was_shown_in_its_sandbox_is_bound_to_it(callers: Callers) -> None:
     own, another = (write_key(TrajectoryKey("j", "a life", "t", ends), _SECRET) for ends in (1e12, 2e12))
     inside = sandbox_source("j", "t")
     # What was refused binds nothing.
@@ -151,11 +150,9 @@ def test_a_changed_key_is_none(change: Any) -> None:
 
 
 def test_a_key_ends_and_is_for_the_gateways_of_one_database() -> None:
-    text = write_key(_KEY, _SECRET)
-    with pytest.raises(KeyRefusedError, match="expired"):
-        read_key(text, _SECRET, now=100.0)
-    with pytest.raises(KeyRefusedError, match="no key"):
-        read_key(text, bytes(31) + b"x", now=0.0)
+    for secret, now, told in ((_SECRET, 100.0, "expired"), (bytes(31) + b"x", 0.0, "no key")):
+        with pytest.raises(KeyRefusedError, match=told):
+            read_key(write_key(_KEY, _SECRET), secret, now=now)
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_k": 1.5}, {"max_tokens": True}])
@@ -182,9 +179,8 @@ def test_a_request_names_its_trajectory(
 
 
 def test_a_key_comes_as_either_provider_has_it() -> None:
-    assert bearer_of({"authorization": "Bearer k"}) == "k"
-    assert bearer_of({"authorization": "Basic k", "x-api-key": "x"}) == "x"
-    assert bearer_of({}) == ""
+    headers = [{"authorization": "Bearer k"}, {"authorization": "Basic k", "x-api-key": "x"}, {}]
+    assert [bearer_of(each) for each in headers] == ["k", "x", ""]
 
 
 def sampled(asked: AskedSampling, forced: ForcedSampling, context: int | None = None) -> Sampling:
@@ -221,8 +217,7 @@ def test_what_is_forced_goes_before_what_is_asked() -> None:
 )
 def test_a_refusal_says_whether_to_try_again(error: CallsheetError, status: int) -> None:
     fault = of_error(error)
-    assert fault.status == status
-    assert (fault.retry_after_s is not None) == (status in {429, 503})
+    assert (fault.status, fault.retry_after_s is not None) == (status, status in {429, 503})
 
 
 @pytest.mark.parametrize(

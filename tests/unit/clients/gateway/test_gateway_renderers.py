@@ -47,8 +47,7 @@ def ids(model: Path, text: str) -> tuple[int, ...]:
 
 
 def test_the_vocabulary_is_made_by_merges(model: Path) -> None:
-    described = json.loads((model / "tokenizer.json").read_text())
-    assert len(described["model"]["merges"]) >= 600
+    assert len(json.loads((model / "tokenizer.json").read_text())["model"]["merges"]) >= 600
     assert Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size() == VOCABULARY_SIZE
 
 

@@ -60,16 +60,16 @@ def test_client_reads_a_whole_answer() -> None:
         "local_shell_call",
     ]
     thought, _, bash, patch, wait, shell = (item.to_dict() for item in answer.output)
-    assert thought["content"] == [{"type": "reasoning_text", "text": "Let me see."}]
-    assert thought["encrypted_content"] is None
+    words = [{"type": "reasoning_text", "text": "Let me see."}]
+    assert (thought["content"], thought["encrypted_content"]) == (words, None)
     assert (bash["name"], bash["arguments"], bash["call_id"]) == (*CALLS[0], "call_0")
     assert (patch["name"], patch["input"]) == ("apply_patch", "*** Begin Patch\n" + "y" * 60)
     assert (wait["name"], wait["namespace"]) == ("wait", "agents")
     assert shell["action"] == {"type": "exec", "command": ["ls", "-l"], "env": {}, "timeout_ms": 500}
-    assert answer.status == "completed"
-    assert answer.usage is not None
-    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (11, 7, 18)
-    assert answer.usage.input_tokens_details.cached_tokens == 5
+    usage = answer.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (11, 7, 18)
+    assert (usage.input_tokens_details.cached_tokens, answer.status) == (5, "completed")
 
 
 def test_stream_helper_puts_the_pieces_together() -> None:
@@ -81,10 +81,9 @@ def test_stream_helper_puts_the_pieces_together() -> None:
         final = stream.get_final_response()
     kinds: list[str] = [happened.type for happened in told]
     assert [happened.sequence_number for happened in told] == list(range(len(told)))
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == "response.completed"
-    for part in ("output_text", "reasoning_text", "function_call_arguments", "custom_tool_call_input"):
-        assert kinds.count(f"response.{part}.delta") > 2, part
+    assert (kinds[:2], kinds[-1]) == (["response.created", "response.in_progress"], "response.completed")
+    parts = ("output_text", "reasoning_text", "function_call_arguments", "custom_tool_call_input")
+    assert [part for part in parts if kinds.count(f"response.{part}.delta") <= 2] == []
     pieces = [happened.delta for happened in told if happened.type == "response.output_text.delta"]
     assert "".join(pieces) == final.output_text == LONG
     whole = client.responses.create(**ASKED)
@@ -126,8 +125,7 @@ def test_output_given_back_reads_as_the_message_that_was_sampled(keeps_words: bo
     first: Any = {"role": "user", "content": "List the files."}
     client.responses.create(**asked | {"input": [first, *items, *outputs]})
     messages = served.requests[1].messages
-    assert messages[0] == {"role": "user", "content": "List the files."}
-    assert messages[1] == reply.message
+    assert (messages[0], messages[1]) == ({"role": "user", "content": "List the files."}, reply.message)
     assert [(message["tool_call_id"], message["content"]) for message in messages[2:]] == [
         ("call_0", "a.txt"),
         ("call_1", "done"),
@@ -233,11 +231,9 @@ def test_refusals_name_the_field(fields: dict[str, Any], named: str) -> None:
 def test_errors_raise_the_clients_classes() -> None:
     import openai
 
-    served = DialectAnswers([409, 503])
-    client = served.openai()
-    with pytest.raises(openai.ConflictError):
-        client.responses.create(**ASKED)
-    with pytest.raises(openai.InternalServerError):
-        client.responses.create(**ASKED)
+    client = DialectAnswers([409, 503]).openai()
+    for error in (openai.ConflictError, openai.InternalServerError):
+        with pytest.raises(error):
+            client.responses.create(**ASKED)
     with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
         client.responses.create(**ASKED, previous_response_id="resp_1")

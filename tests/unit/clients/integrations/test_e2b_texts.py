@@ -62,19 +62,16 @@ def test_a_process_that_ends_in_its_first_slice(run: Run, tmp_path: Path) -> Non
 
 def test_a_process_goes_on_between_slices(run: Run) -> None:
     first = run(begin("echo one; read -r line < /dev/stdin; echo $line; echo e >&2", slice_s=0.0, stdin=True))
-    assert first.signal == signal.SIGUSR2
-    assert texts.exit_code_of(FILES, first) is None
+    assert (first.signal, texts.exit_code_of(FILES, first)) == (signal.SIGUSR2, None)
     pid, _, output = first.stdout.partition(b"\n")
     run(texts.write_input_command(FILES, b"two\n"))
     second = run(follow(len(output)))
-    assert pid.isdigit()
-    assert output + second.stdout == b"one\ntwo\n"
+    assert (pid.isdigit(), output + second.stdout) == (True, b"one\ntwo\n")
     assert (second.stderr, texts.exit_code_of(FILES, second)) == (b"e\n", 0)
 
 
 def test_input_ends_when_it_is_closed(run: Run) -> None:
-    first = run(begin("cat", slice_s=0.0, stdin=True))
-    assert texts.exit_code_of(FILES, first) is None
+    assert texts.exit_code_of(FILES, run(begin("cat", slice_s=0.0, stdin=True))) is None
     run(texts.write_input_command(FILES, b"all"))
     texts.check_input(7, run(texts.close_input_command(FILES)))
     assert run(follow(0)).stdout == b"all"
@@ -126,16 +123,23 @@ def test_what_cannot_begin_says_why(run: Run) -> None:
             texts.begin_command(FILES, arguments, envs, cwd="", stdin=False, slice_s=1.0)
     missing = texts.begin_command(FILES, ["no-such-program"], {}, cwd="~", stdin=False, slice_s=LONG_S)
     result = run(missing)
-    assert texts.exit_code_of(FILES, result) == 127
-    assert b"no-such-program" in result.stderr
+    assert (texts.exit_code_of(FILES, result), b"no-such-program" in result.stderr) == (127, True)
 
 
-def test_slices_are_short_where_others_wait_and_end_at_the_deadline() -> None:
-    assert texts.slice_of(begins=True, others=False, left_s=None) == 0.5
-    assert texts.slice_of(begins=False, others=False, left_s=None) == 1.0
-    assert texts.slice_of(begins=False, others=True, left_s=None) == 0.2
-    assert texts.slice_of(begins=False, others=False, left_s=0.1) == 0.1
-    assert texts.slice_of(begins=False, others=False, left_s=-1.0) == 0.0
+@pytest.mark.parametrize(
+    ("begins", "others", "left_s", "slice_s"),
+    [
+        (True, False, None, 0.5),
+        (False, False, None, 1.0),
+        (False, True, None, 0.2),
+        (False, False, 0.1, 0.1),
+        (False, False, -1.0, 0.0),
+    ],
+)
+def test_slices_are_short_where_others_wait_and_end_at_the_deadline(
+    begins: bool, others: bool, left_s: float | None, slice_s: float
+) -> None:
+    assert texts.slice_of(begins=begins, others=others, left_s=left_s) == slice_s
 
 
 def entries(run: Run, command: Command, marker: str = "m1") -> list[Body]:
@@ -168,8 +172,8 @@ def test_directories_are_listed_with_any_name_and_with_links(run: Run, tmp_path:
         for each in entries(run, file_texts.list_command(".", 2, "m0"), "m0")
     }
     assert list(found) == sorted(["-rf", "d", "d/deep", "d/e", "m1 e", "nowhere", "to", "x\ny"])
-    assert (found["to"]["type"], found["to"]["isSymlink"]) == ("FILE_TYPE_DIRECTORY", True)
-    assert found["to"]["symlinkTarget"] == str(work / "d")
+    link = [found["to"][name] for name in ("type", "isSymlink", "symlinkTarget")]
+    assert link == ["FILE_TYPE_DIRECTORY", True, str(work / "d")]
     assert found["nowhere"]["type"] == "FILE_TYPE_UNSPECIFIED"
     assert found["d"]["permissions"].startswith("drwx")
     assert entries(run, file_texts.list_command("d/e", 1, "m1"))[0]["name"] == "deeper"
@@ -223,13 +227,15 @@ def test_a_full_disk_has_a_status_of_its_own() -> None:
     assert caught.value.status == 507
 
 
-def test_bad_arguments_are_refused() -> None:
-    makes: list[Callable[[], Command]] = [
+@pytest.mark.parametrize(
+    "make",
+    [
         lambda: file_texts.read_command("", 0),
         lambda: file_texts.stat_command("a\0b", "m"),
         lambda: file_texts.list_command(".", -1, "m"),
         lambda: file_texts.move_command("a", "", "m"),
-    ]
-    for make in makes:
-        with pytest.raises(E2bError, match="must be"):
-            make()
+    ],
+)
+def test_bad_arguments_are_refused(make: Callable[[], Command]) -> None:
+    with pytest.raises(E2bError, match="must be"):
+        make()

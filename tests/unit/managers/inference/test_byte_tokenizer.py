@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 @given(st.text())
 def test_round_trip(text: str) -> None:
     ids = tokenizer.encode(text, begin=True, end_of_turn=True)
-    assert ids[0] == tokenizer.BEGIN_TOKEN
-    assert ids[-1] == tokenizer.END_OF_TURN_TOKEN
+    assert (ids[0], ids[-1]) == (tokenizer.BEGIN_TOKEN, tokenizer.END_OF_TURN_TOKEN)
     assert tokenizer.decode(ids) == text
 
 

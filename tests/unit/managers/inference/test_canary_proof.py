@@ -68,8 +68,7 @@ def test_an_answer_that_is_too_much_as_before_is_a_warning_that_says_what_else_t
 
 def test_a_tie_may_fall_either_way_and_what_follows_it_is_not_compared() -> None:
     one = CanaryAnswer((1, 7, 3), (-1.0, -0.7, -5.0))
-    other = CanaryAnswer((1, 8, 9), (-1.0, -0.7, -0.1))
-    assert largest_difference(one, other) == 0.0
+    assert largest_difference(one, CanaryAnswer((1, 8, 9), (-1.0, -0.7, -0.1))) == 0.0
 
 
 def test_an_answer_that_is_shorter_is_compared_as_far_as_it_goes() -> None:

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import anyio
 import pytest
-from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import (
     EngineDriver,
@@ -27,7 +27,6 @@ from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError
-from callsheet.managers.models.transformer import LanguageModel, initialise
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2, weights_pb2
 
 from tests.support.attempts_of_models import generate_attempt
@@ -58,16 +57,20 @@ def completed(result: AttemptResult) -> outcome_pb2.GenerateResult:
     return result.succeeded.generate
 
 
+def broken(result: AttemptResult) -> tuple[int, str]:
+    """The kind and the reason of a failure."""
+    assert isinstance(result, Broken), result
+    assert result.failed.message
+    return result.failed.kind, result.failed.reason
+
+
 async def test_generate(executor: InferenceExecutor) -> None:
-    as_protocol: Executor = executor
-    result = await as_protocol.run(generate_attempt(7, prompt(50)))
+    result = await executor.run(generate_attempt(7, prompt(50)))
     generated = completed(result)
-    assert len(generated.token_ids) == 16
     expected = full_pass_log_probs(small_model(0, CONFIG), prompt(50), tuple(generated.token_ids))
     assert list(generated.log_probs) == pytest.approx(expected, abs=2e-5)
     assert generated.finish_reason == outcome_pb2.FINISH_REASON_LENGTH
     assert [(span.version, span.begin, span.end) for span in generated.policy_versions] == [(0, 0, 16)]
-    assert result.usage.cpu_s > 0
     assert dict(result.usage.cost.used) == {"tokens_in": 50.0, "tokens_out": 16.0}
     # Alone it holds the engine's one thread, which does its work.
     assert result.usage.cost.held["cpu"] >= result.usage.cpu_s > 0
@@ -114,8 +117,7 @@ async def test_stop_texts_are_refused_for_a_vocabulary_without_a_tokenizer() -> 
     asked = action_pb2.SamplingParameters(max_new_tokens=4, stop=["x"])
     result = await built.run(generate_attempt(1, prompt(9), asked))
     await built.close()
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")
 
 
 async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None:
@@ -147,8 +149,7 @@ async def test_an_engines_gpus_are_shared_out_among_its_sequences_whatever_becom
     await built.close()
     assert [type(result) for result in results].count(Broken) == 1
     assert all("gpu" in result.usage.cost.held for result in results)
-    gpu_s = sum(result.usage.cost.held["gpu"] for result in results)
-    assert 0.0 < gpu_s <= 4 * took_s
+    assert 0.0 < sum(result.usage.cost.held["gpu"] for result in results) <= 4 * took_s
     assert sum(result.usage.cost.used["tokens_out"] for result in results) == sum(4 * each for each in range(1, 8))
 
 
@@ -184,9 +185,7 @@ async def test_a_stop_before_the_start(executor: InferenceExecutor) -> None:
 async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
     executor: InferenceExecutor, tmp_path: Path
 ) -> None:
-    model = LanguageModel(CONFIG)
-    initialise(model, 1)
-    save_weights(model, CONFIG, tmp_path)
+    save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
     results: list[AttemptResult] = []
 
     async def run() -> None:
@@ -219,16 +218,13 @@ async def test_what_can_never_be_served_is_not_the_models_fault(
     executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, object], reason: str
 ) -> None:
     result = await executor.run(generate_attempt(1, tokens, action_pb2.SamplingParameters(**sampling)))  # type: ignore[arg-type]
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
-    assert result.failed.message
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_ENV, reason)
 
 
 async def test_a_dead_engine_fails_as_infra(executor: InferenceExecutor) -> None:
     await engine_of(executor).close()
     result = await executor.run(generate_attempt(1, prompt(4)))
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
 
 
 @pytest.mark.parametrize(
@@ -239,16 +235,13 @@ async def test_what_another_engine_may_do_better_is_infra(
 ) -> None:
     monkeypatch.setattr(engine_of(executor), "generate", AsyncMock(side_effect=error))
     result = await executor.run(generate_attempt(1, prompt(4)))
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, error.reason)
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_INFRA, error.reason)
 
 
 async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) -> None:
     attempt = generate_attempt(1, prompt(4))
     attempt.action.env_step.SetInParent()
-    result = await executor.run(attempt)
-    assert isinstance(result, Broken)
-    assert result.failed.reason == "unsupported_kind"
+    assert broken(await executor.run(attempt))[1] == "unsupported_kind"
 
 
 async def test_registration(executor: InferenceExecutor) -> None:
@@ -263,8 +256,7 @@ async def test_registration(executor: InferenceExecutor) -> None:
         weights=manager_service_pb2.EngineWeights(standing=weights_pb2.WEIGHTS_STANDING_INITIAL),
     )
     capabilities = executor.capabilities()
-    assert capabilities["weights"] == "random"
-    assert capabilities["engine"] == "torch"
+    assert (capabilities["weights"], capabilities["engine"]) == ("random", "torch")
     assert int(capabilities["kv_cache_bytes"]) == 4 * 16_384 * CONFIG.kv_bytes_per_token
     assert list(executor.sandboxes()) == []
 

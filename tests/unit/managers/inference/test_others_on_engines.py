@@ -35,8 +35,7 @@ def test_what_is_not_told_changes_nothing_and_a_lost_server_has_nobody() -> None
 
 
 def test_tokens_without_a_sequence_are_what_own_ones_left() -> None:
-    books = OthersBooks()
-    assert not books.told(OthersLoad(0, 900), 0, 0, 1.0)
+    assert not OthersBooks().told(OthersLoad(0, 900), 0, 0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,7 @@ async def test_replies_come_in_order_and_those_with_a_pattern_for_its_prompts_al
 
 async def test_a_reply_ends_its_turn_and_has_a_log_probability_for_each_token() -> None:
     said = await ask(engine({"text": "hi"}), "x")
-    assert said.token_ids == (*b"hi", tokenizer.END_OF_TURN_TOKEN)
-    assert said.finish_reason is FinishReason.STOP
+    assert (said.token_ids, said.finish_reason) == ((*b"hi", tokenizer.END_OF_TURN_TOKEN), FinishReason.STOP)
     assert said.log_probs == tuple(made_up_log_prob(token, place) for place, token in enumerate(said.token_ids))
     assert said.version_spans == (VersionSpan(0, 0, 3),)
 
@@ -84,8 +83,7 @@ async def test_a_script_with_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     vocabulary = load_vocabulary(tmp_path)
     driver = ScriptedEngineDriver(read_script('{"text": "the file"}'), vocabulary)
     said = await driver.generate(GenerateRequest("a", tuple(vocabulary.encode("hello")), Sampling(max_new_tokens=50)))
-    assert said.token_ids == (*vocabulary.encode(f"the file{END}"),)
-    assert said.text == "the file"
+    assert (said.token_ids, said.text) == ((*vocabulary.encode(f"the file{END}"),), "the file")
     with pytest.raises(ValueError, match=r"must be a directory with tokenizer\.json"):
         load_vocabulary(tmp_path / "nowhere")
 
@@ -137,11 +135,9 @@ async def test_requests_and_their_tokens_are_written_down(tmp_path: Path) -> Non
     driver = kind.build(own, InferenceSettings(engine="scripted", script=script)).load()
     said = [await driver.generate(GenerateRequest(name, (65, 66), Sampling(max_new_tokens=9))) for name in ("a", "b")]
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [line["request_id"] for line in lines] == ["a", "b"]
-    assert lines[0]["prompt_token_ids"] == [65, 66]
+    assert ([line["request_id"] for line in lines], lines[0]["prompt_token_ids"]) == (["a", "b"], [65, 66])
     assert tuple(lines[0]["token_ids"]) == said[0].token_ids
-    assert tuple(lines[0]["log_probs"]) == said[0].log_probs
-    assert lines[0]["versions"] == [[2, 0, 3]]
+    assert (tuple(lines[0]["log_probs"]), lines[0]["versions"]) == (said[0].log_probs, [[2, 0, 3]])
 
 
 async def test_a_script_is_for_the_scripted_engine(tmp_path: Path) -> None:

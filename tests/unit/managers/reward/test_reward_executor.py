@@ -42,12 +42,18 @@ async def executor() -> AsyncIterator[RewardExecutor]:
     await built.close()
 
 
+def broken(result: AttemptResult) -> tuple[int, str]:
+    """The kind and the reason of a failure."""
+    assert isinstance(result, Broken), result
+    assert result.failed.message
+    return result.failed.kind, result.failed.reason
+
+
 async def test_concurrent_scores(executor: RewardExecutor) -> None:
-    as_protocol: Executor = executor
     results: dict[int, AttemptResult] = {}
 
     async def run(index: int) -> None:
-        results[index] = await as_protocol.run(score_attempt(index, prompt(5 + index, index), (CORE,)))
+        results[index] = await executor.run(score_attempt(index, prompt(5 + index, index), (CORE,)))
 
     async with anyio.create_task_group() as tasks:
         for index in range(50):
@@ -77,8 +83,7 @@ async def test_what_can_never_be_scored_is_not_the_models_fault(
     executor: RewardExecutor, tokens: tuple[int, ...], reason: str
 ) -> None:
     result = await executor.run(score_attempt(1, tokens))
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_ENV, reason)
 
 
 async def test_the_longest_sequence_is_scored(executor: RewardExecutor) -> None:
@@ -110,8 +115,7 @@ async def test_broken_weights_never_make_a_score(tmp_path: Path) -> None:
     save_weights(model, SMALL, tmp_path)
     built = build_reward_executor(RewardSettings(weights=tmp_path))
     result = await built.run(score_attempt(1, prompt(20)))
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "non_finite_score")
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_INFRA, "non_finite_score")
     await built.close()
 
 
@@ -119,20 +123,13 @@ async def test_a_closed_scorer_fails_as_infra() -> None:
     built = build_reward_executor(RewardSettings(shape=SMALL))
     await built.close()
     result = await built.run(score_attempt(1, prompt(5)))
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "scorer_closed")
-
-
-def suite_attempt() -> Attempt:
-    payload = action_pb2.RewardInput(test_suite=action_pb2.TestSuiteInput())
-    return attempt_of(1, action_pb2.ActionSpec(reward=payload), service="test-suite")
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_INFRA, "scorer_closed")
 
 
 async def test_test_suites_are_refused_where_there_are_none(executor: RewardExecutor) -> None:
-    result = await executor.run(suite_attempt())
-    assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind")
-    assert "test_suite" in result.failed.message
+    payload = action_pb2.RewardInput(test_suite=action_pb2.TestSuiteInput())
+    result = await executor.run(attempt_of(1, action_pb2.ActionSpec(reward=payload), service="test-suite"))
+    assert broken(result) == (outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind")
 
 
 @pytest.mark.parametrize(("field", "value"), [("slots", -1), ("max_batch_tokens", 0)])

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from callsheet.managers.reward.hosted.places import ModelDevices
 from callsheet.managers.reward.hosted.residency import STAY_RESTORES, HostedTenant, ModelStage, Residency
-from callsheet.managers.reward.hosted.turns import ModelLine, ModelRestore, PatientTurns
+from callsheet.managers.reward.hosted.turns import ModelLine, PatientTurns
 
 SIZE = 64 * 100
 RESTORE_S = 0.1
@@ -19,12 +19,14 @@ def residency_of(*names: str, room: int = 1, pinned: str = "") -> Residency:
     return Residency(ModelDevices(1, room * SIZE), tenants)
 
 
-def bring_in(residency: Residency, name: str, now: float, *, served: bool = True) -> tuple[str, ...]:
+def bring_in(
+    residency: Residency, name: str, now: float, *, served: bool = True, restore_s: float = RESTORE_S
+) -> tuple[str, ...]:
     """Brings a model in; who gave way."""
     choice = residency.choose(name, now)
     assert choice is not None
     residency.begin(name, choice)
-    residency.arrive(name, now, RESTORE_S)
+    residency.arrive(name, now, restore_s)
     if served:
         residency.run(name, now)
         residency.end(name, now)
@@ -34,6 +36,14 @@ def bring_in(residency: Residency, name: str, now: float, *, served: bool = True
 def line(model: str, now: float, *, waited: float = 0.0, waiting: int = 1, first: int = 1) -> ModelLine:
     """Requests that wait for a model."""
     return ModelLine(model, waiting, now - waited, first)
+
+
+def restored(
+    lines: list[ModelLine], residency: Residency, now: float, turns: PatientTurns | None = None
+) -> tuple[str, tuple[str, ...]] | None:
+    """The model that comes next, and those that give way to it."""
+    restore = (turns or PatientTurns()).next_restore(lines, residency, now)
+    return None if restore is None else (restore.model, restore.choice.evicted)
 
 
 def test_without_any_requests_the_least_recently_used_goes() -> None:
@@ -56,13 +66,8 @@ def test_what_is_asked_for_most_stays() -> None:
 def test_what_is_dear_to_restore_stays() -> None:
     tenants = [HostedTenant("large", 3 * SIZE), HostedTenant("small", SIZE), HostedTenant("c", SIZE)]
     residency = Residency(ModelDevices(1, 4 * SIZE), tenants)
-    for name, now in (("large", 1.0), ("small", 2.0)):
-        choice = residency.choose(name, now)
-        assert choice is not None
-        residency.begin(name, choice)
-        residency.arrive(name, now, 1.0 if name == "large" else 0.1)
-        residency.run(name, now)
-        residency.end(name, now)
+    for name, now, restore_s in (("large", 1.0, 1.0), ("small", 2.0, RESTORE_S)):
+        bring_in(residency, name, now, restore_s=restore_s)
         residency.request(name, now)
     assert bring_in(residency, "c", 10.0) == ("small",)
 
@@ -106,11 +111,9 @@ def test_a_line_is_served_to_its_end_before_its_model_gives_way() -> None:
     bring_in(residency, "here", 1.0)
     lines = [line("here", 2.0, first=2), line("away", 2.0, waited=0.4, waiting=9, first=1)]
     turns = PatientTurns()
-    assert turns.next_restore(lines, residency, 2.0) is None
+    assert restored(lines, residency, 2.0, turns) is None
     assert turns.next_batch(lines, residency, 2.0) == "here"
-    restore = turns.next_restore(lines[1:], residency, 2.0)
-    assert restore is not None
-    assert (restore.model, restore.choice.evicted) == ("away", ("here",))
+    assert restored(lines[1:], residency, 2.0, turns) == ("away", ("here",))
 
 
 def test_a_popular_model_stays_where_a_cheaper_one_is_about_to_be_idle() -> None:
@@ -123,23 +126,18 @@ def test_a_popular_model_stays_where_a_cheaper_one_is_about_to_be_idle() -> None
     residency.run("rarely", 2.0)
     turns = PatientTurns()
     lines = [line("away", 2.0)]
-    assert turns.next_restore(lines, residency, 2.0) is None
-    late = turns.next_restore([line("away", 2.0, waited=6.5 * RESTORE_S)], residency, 2.0)
-    assert late is not None
-    assert late.choice.evicted == ("popular",)
+    assert restored(lines, residency, 2.0, turns) is None
+    late = [line("away", 2.0, waited=6.5 * RESTORE_S)]
+    assert restored(late, residency, 2.0, turns) == ("away", ("popular",))
     residency.end("rarely", 2.0)
-    restore = turns.next_restore(lines, residency, 2.0)
-    assert restore is not None
-    assert restore.choice.evicted == ("rarely",)
+    assert restored(lines, residency, 2.0, turns) == ("away", ("rarely",))
 
 
 def test_of_absent_models_the_one_whose_oldest_waits_longest_comes_first() -> None:
     residency = residency_of("here", "long", "many")
     bring_in(residency, "here", 1.0)
     lines = [line("long", 2.0, waited=0.2), line("many", 2.0, waited=0.1, waiting=9, first=2)]
-    restore = PatientTurns().next_restore(lines, residency, 2.0)
-    assert restore is not None
-    assert restore.model == "long"
+    assert restored(lines, residency, 2.0) == ("long", ("here",))
 
 
 def test_a_late_line_goes_first_though_others_wait() -> None:
@@ -147,9 +145,7 @@ def test_a_late_line_goes_first_though_others_wait() -> None:
     bring_in(residency, "here", 1.0)
     turns = PatientTurns(patience_restores=20)
     lines = [line("here", 9.0, waiting=50, first=9), line("away", 9.0, waited=2.5, first=1)]
-    restore = turns.next_restore(lines, residency, 9.0)
-    assert restore is not None
-    assert restore.model == "away"
+    assert restored(lines, residency, 9.0, turns) == ("away", ("here",))
 
 
 def test_a_model_comes_before_it_is_asked_for_where_that_pays() -> None:
@@ -159,14 +155,10 @@ def test_a_model_comes_before_it_is_asked_for_where_that_pays() -> None:
     for _ in range(3):
         residency.request("c", 2.0)
     residency.request("b", 2.0)
-    restore = PatientTurns().next_restore([], residency, 3.0)
-    assert restore == ModelRestore("c", restore.choice if restore else residency.choose("c", 3.0))  # type: ignore[arg-type]
-    assert restore is not None
-    assert restore.choice.evicted == ("a",)
-    assert PatientTurns(prewarm=False).next_restore([], residency, 3.0) is None
-    residency.begin("c", restore.choice)
-    residency.arrive("c", 3.0, RESTORE_S)
-    assert PatientTurns().next_restore([], residency, 3.0) is None
+    assert restored([], residency, 3.0) == ("c", ("a",))
+    assert restored([], residency, 3.0, PatientTurns(prewarm=False)) is None
+    assert bring_in(residency, "c", 3.0, served=False) == ("a",)
+    assert restored([], residency, 3.0) is None
 
 
 def test_a_busy_model_starves_nobody_and_swaps_stay_rare() -> None:

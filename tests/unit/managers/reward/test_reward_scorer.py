@@ -33,6 +33,16 @@ class ObservedModel(ScoringModel):
         return super().forward(token_ids, lengths)
 
 
+@pytest.fixture
+def model() -> ObservedModel:
+    return ObservedModel()
+
+
+@pytest.fixture
+def scorer(model: ObservedModel) -> Scorer:
+    return Scorer(model)
+
+
 def reference(tokens: tuple[int, ...]) -> float:
     model = ScoringModel(SMALL)
     initialise(model, 0)
@@ -48,9 +58,7 @@ async def value_of(ticket: ScoreRequest) -> float:
     return answer.value
 
 
-async def test_scores_equal_the_plain_model_whatever_shares_the_batch() -> None:
-    model = ObservedModel()
-    scorer = Scorer(model)
+async def test_scores_equal_the_plain_model_whatever_shares_the_batch(model: ObservedModel, scorer: Scorer) -> None:
     sequences = [prompt(3 + 5 * index, index) for index in range(20)]
     tickets = [scorer.submit(tokens, ()) for tokens in sequences]
     values = [await value_of(ticket) for ticket in tickets]
@@ -60,29 +68,21 @@ async def test_scores_equal_the_plain_model_whatever_shares_the_batch() -> None:
     assert len({round(value, 4) for value in values}) > 15
 
 
-async def test_a_batch_runs_on_the_granted_cores_alone() -> None:
-    model = ObservedModel()
-    scorer = Scorer(model)
-    before = os.sched_getaffinity(0)
-    core = ALL_CORES[-1]
+async def test_a_batch_runs_on_the_granted_cores_alone(model: ObservedModel, scorer: Scorer) -> None:
+    before, core = os.sched_getaffinity(0), ALL_CORES[-1]
     await value_of(scorer.submit(prompt(9), [core]))
-    assert model.calls == [(1, {core}, 1)]
-    assert os.sched_getaffinity(0) == before
+    assert (model.calls, os.sched_getaffinity(0)) == ([(1, {core}, 1)], before)
 
 
 @pytest.mark.skipif(len(ALL_CORES) < 2, reason="needs two cores")
-async def test_requests_that_arrive_together_pool_their_cores() -> None:
-    model = ObservedModel()
-    scorer = Scorer(model)
+async def test_requests_that_arrive_together_pool_their_cores(model: ObservedModel, scorer: Scorer) -> None:
     tickets = [scorer.submit(prompt(9, core), [core]) for core in ALL_CORES[:2]]
     for ticket in tickets:
         await value_of(ticket)
     assert model.calls == [(2, set(ALL_CORES[:2]), 2)]
 
 
-async def test_requests_with_cores_do_not_wait_for_others() -> None:
-    model = ObservedModel()
-    scorer = Scorer(model)
+async def test_requests_with_cores_do_not_wait_for_others(model: ObservedModel, scorer: Scorer) -> None:
     model.gate.clear()
     held = scorer.submit(prompt(4), ())
     await _begun(model, 1)
@@ -93,9 +93,7 @@ async def test_requests_with_cores_do_not_wait_for_others() -> None:
         await value_of(ticket)
 
 
-async def test_what_arrives_while_the_lane_is_busy_is_the_next_batch() -> None:
-    model = ObservedModel()
-    scorer = Scorer(model)
+async def test_what_arrives_while_the_lane_is_busy_is_the_next_batch(model: ObservedModel, scorer: Scorer) -> None:
     model.gate.clear()
     first = scorer.submit(prompt(8), ())
     await _begun(model, 1)
@@ -110,9 +108,7 @@ async def test_what_arrives_while_the_lane_is_busy_is_the_next_batch() -> None:
     assert [size for size, _, _ in model.calls] == [1, 4]
 
 
-async def test_withdrawing_what_has_begun_changes_nothing() -> None:
-    model = ObservedModel()
-    scorer = Scorer(model)
+async def test_withdrawing_what_has_begun_changes_nothing(model: ObservedModel, scorer: Scorer) -> None:
     model.gate.clear()
     ticket = scorer.submit(prompt(8), ())
     await _begun(model, 1)
@@ -121,13 +117,9 @@ async def test_withdrawing_what_has_begun_changes_nothing() -> None:
     assert await value_of(ticket) == pytest.approx(reference(prompt(8)), abs=1e-5)
 
 
-async def test_a_failure_reaches_the_whole_batch_and_the_scorer_goes_on() -> None:
-    scorer = Scorer(ObservedModel())
+async def test_a_failure_reaches_the_whole_batch_and_the_scorer_goes_on(scorer: Scorer) -> None:
     bad = [scorer.submit((999, seed), ()) for seed in range(2)]  # not checked here: torch refuses the index
-    for ticket in bad:
-        answer = await ticket.answer
-        assert isinstance(answer, ScorerError)
-        assert answer.reason == "scorer_failed"
+    assert [getattr(await ticket.answer, "reason", "") for ticket in bad] == ["scorer_failed"] * 2
     assert math.isfinite(await value_of(scorer.submit(prompt(3), ())))
 
 
@@ -143,8 +135,7 @@ async def test_bounds() -> None:
     await value_of(scorer.submit(prompt(4), ()))
 
 
-async def test_shut_withdraws_and_refuses() -> None:
-    scorer = Scorer(ObservedModel())
+async def test_shut_withdraws_and_refuses(scorer: Scorer) -> None:
     ticket = scorer.submit(prompt(4), ())
     scorer.shut()
     assert ticket.answer.result() is None

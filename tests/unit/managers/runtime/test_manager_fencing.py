@@ -12,6 +12,14 @@ A = ("j", "a")
 B = ("j", "b")
 
 
+RUN, REPEATED, STALE = DispatchVerdict.RUN, DispatchVerdict.REPEATED, DispatchVerdict.STALE
+
+
+def judged(fence: Fence, *dispatches: tuple[tuple[str, str], int, int]) -> list[DispatchVerdict]:
+    """The verdicts on dispatches of actions, each with the epoch and the sequence of its token."""
+    return [fence.judge(action, Token(epoch, sequence)) for action, epoch, sequence in dispatches]
+
+
 def test_tokens_order_by_epoch_first() -> None:
     assert Token(2, 1) > Token(1, 9)
     assert Token(1, 2) > Token(1, 1)
@@ -19,41 +27,27 @@ def test_tokens_order_by_epoch_first() -> None:
 
 
 def test_each_token_of_an_action_must_be_greater() -> None:
-    fence = Fence()
-    assert fence.judge(A, Token(1, 5)) is DispatchVerdict.RUN
-    assert fence.judge(A, Token(1, 5)) is DispatchVerdict.REPEATED
-    assert fence.judge(A, Token(1, 4)) is DispatchVerdict.STALE
-    assert fence.judge(B, Token(1, 4)) is DispatchVerdict.RUN
-    assert fence.judge(A, Token(2, 1)) is DispatchVerdict.RUN
-    assert fence.judge(A, Token(1, 5)) is DispatchVerdict.STALE
+    dispatches = [(A, 1, 5), (A, 1, 5), (A, 1, 4), (B, 1, 4), (A, 2, 1), (A, 1, 5)]
+    assert judged(Fence(), *dispatches) == [RUN, REPEATED, STALE, RUN, RUN, STALE]
 
 
 def test_earlier_epochs_are_stale_once_a_later_one_is_registered() -> None:
     fence = Fence()
-    assert fence.judge(A, Token(1, 1)) is DispatchVerdict.RUN
+    assert judged(fence, (A, 1, 1)) == [RUN]
     fence.enter_epoch(2)
-    assert fence._epoch == 2
-    assert fence.judge(B, Token(1, 2)) is DispatchVerdict.STALE
-    assert fence.judge(A, Token(1, 1)) is DispatchVerdict.REPEATED
-    assert fence.judge(B, Token(2, 1)) is DispatchVerdict.RUN
+    assert judged(fence, (B, 1, 2), (A, 1, 1), (B, 2, 1)) == [STALE, REPEATED, RUN]
 
 
 def test_a_stale_token_is_not_remembered() -> None:
     fence = Fence()
     fence.enter_epoch(2)
-    assert fence.judge(A, Token(1, 9)) is DispatchVerdict.STALE
-    assert fence.judge(A, Token(1, 9)) is DispatchVerdict.STALE
-    assert fence.judge(A, Token(2, 1)) is DispatchVerdict.RUN
+    assert judged(fence, (A, 1, 9), (A, 1, 9), (A, 2, 1)) == [STALE, STALE, RUN]
 
 
 def test_the_action_dispatched_longest_ago_is_forgotten_first() -> None:
     fence = Fence(capacity=2)
-    fence.judge(A, Token(1, 1))
-    fence.judge(B, Token(1, 2))
-    fence.judge(A, Token(1, 3))
-    fence.judge(("j", "c"), Token(1, 4))
-    assert fence.judge(A, Token(1, 3)) is DispatchVerdict.REPEATED
-    assert fence.judge(B, Token(1, 2)) is DispatchVerdict.RUN
+    judged(fence, (A, 1, 1), (B, 1, 2), (A, 1, 3), (("j", "c"), 1, 4))
+    assert judged(fence, (A, 1, 3), (B, 1, 2)) == [REPEATED, RUN]
 
 
 def step(action_id: str, sequence: int, sandbox_id: str = "s1") -> manager_service_pb2.Dispatch:

@@ -56,8 +56,7 @@ def test_ends_are_kept_in_order_until_acknowledged() -> None:
     assert [len(each.ended.failed.message) for each in kept] == [3, 1, 2]
     assert ends.acknowledge(Token(1, 1))
     assert not ends.acknowledge(Token(1, 1))
-    assert ends.get(Token(1, 1)) is None
-    assert len(ends) == 2
+    assert (ends.get(Token(1, 1)), len(ends)) == (None, 2)
 
 
 def test_ends_are_full_by_number_with_those_still_to_come() -> None:
@@ -87,8 +86,7 @@ def test_an_end_carries_ids_and_usage() -> None:
     ended = end(Completed(PARTIAL, outcome_pb2.Usage(cpu_s=1.5, peak_memory_bytes=7)))
     assert (ended.token, ended.key, ended.attempt, ended.body_hash) == (GRANT.token, GRANT.key, 2, b"hash")
     assert (ended.usage.cpu_s, ended.usage.peak_memory_bytes) == (1.5, 7)
-    assert dict(ended.usage.cost.held) == {"cpu": 4.0}
-    assert (ended.execution_s, ended.started) == (2.0, True)
+    assert (dict(ended.usage.cost.held), ended.execution_s, ended.started) == ({"cpu": 4.0}, 2.0, True)
     assert ended.succeeded == PARTIAL
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -196,31 +196,38 @@ def test_only_units_of_the_own_systemd_are_asked_for(monkeypatch: pytest.MonkeyP
     assert systemd_of_user(Path("/sys/fs/cgroup") / at) is is_unit
 
 
-def test_where_systemd_does_not_run_the_line_says_so(session: FakeMachine) -> None:
-    (session.root / "run/systemd/system").rmdir()
-    assert obtain_groups(session.root) == f"no control groups: systemd does not run here; {WITHOUT_GROUPS}"
+def busctl(text: str) -> Callable[[FakeMachine], object]:
+    """Puts a script in the place of busctl."""
+    return lambda session: session.program("busctl", f"#!/bin/sh\n{text}\n")
 
 
-def test_without_a_bus_the_line_names_it(session: FakeMachine) -> None:
-    (session.root / "run/user/1000/bus").unlink()
-    assert f"{session.root}/run/user/1000/bus is missing" in obtain_groups(session.root)
+@pytest.mark.parametrize(
+    ("lacking", "told"),
+    [
+        (
+            lambda session: (session.root / "run/systemd/system").rmdir(),
+            f"no control groups: systemd does not run here; {WITHOUT_GROUPS}",
+        ),
+        (lambda session: (session.root / "run/user/1000/bus").unlink(), "/run/user/1000/bus is missing"),
+        (
+            busctl("echo 'Call failed: Access denied' >&2; exit 1"),
+            f"no control groups: systemd gives no delegated scope: Call failed: Access denied; {WITHOUT_GROUPS}",
+        ),
+        (busctl("exit 0"), "systemd did not move this process"),
+    ],
+    ids=["no systemd", "no bus", "a refusal", "a move that never comes"],
+)
+def test_the_line_says_why_there_is_no_scope(
+    session: FakeMachine, monkeypatch: pytest.MonkeyPatch, lacking: Callable[[FakeMachine], object], told: str
+) -> None:
+    monkeypatch.setattr("callsheet.managers.sandbox.cgroups.scope._MOVE_S", 0.0)
+    lacking(session)
+    assert told in obtain_groups(session.root)
 
 
 def test_without_busctl_the_line_says_so(session: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(session.root / "bin"))
     assert "busctl" in obtain_groups(session.root)
-
-
-def test_the_words_of_a_refusal_are_passed_on(session: FakeMachine) -> None:
-    session.program("busctl", "#!/bin/sh\necho 'Call failed: Access denied' >&2\nexit 1\n")
-    told = obtain_groups(session.root)
-    assert told == f"no control groups: systemd gives no delegated scope: Call failed: Access denied; {WITHOUT_GROUPS}"
-
-
-def test_a_move_that_never_comes_is_given_up(session: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callsheet.managers.sandbox.cgroups.scope._MOVE_S", 0.0)
-    session.program("busctl", "#!/bin/sh\nexit 0\n")
-    assert "systemd did not move this process" in obtain_groups(session.root)
 
 
 @pytest.mark.parametrize(

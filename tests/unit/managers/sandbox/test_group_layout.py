@@ -38,8 +38,7 @@ def test_without_a_version_2_tree_there_is_no_layout() -> None:
 def test_a_pure_version_2_host_has_the_core_alone_before_controllers_are_enabled() -> None:
     layout = find_layout(UNIFIED_MOUNTS, "0::/user.slice\n")
     assert layout is not None
-    assert layout.core == Path("/sys/fs/cgroup/user.slice")
-    assert layout.controllers == {}
+    assert (layout.core, layout.controllers) == (Path("/sys/fs/cgroup/user.slice"), {})
     assert form_of(layout) is Form.AFFINITY
 
 

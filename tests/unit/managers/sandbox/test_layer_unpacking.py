@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from callsheet.managers.sandbox.files.images import layer_child, layer_tree
@@ -98,8 +99,7 @@ def test_what_must_not_be_there_is_left_out(tmp_path: Path) -> None:
         file("dev/file", b""),
         lower=[lower],
     )
-    assert mode(layer / "bin" / "su") == 0o755
-    assert mode(layer / "shared") == 0o1777
+    assert (mode(layer / "bin" / "su"), mode(layer / "shared")) == (0o755, 0o1777)
     assert sorted(path.name for path in layer.iterdir()) == ["bin", "device", "shared"]
     assert is_deleted((layer / "device").lstat()), "what a device took the place of is gone"
 
@@ -116,9 +116,8 @@ def test_marks_delete_what_is_below_and_nothing_of_their_own_layer(tmp_path: Pat
         file(".wh..wh.plnk"),
     )
     assert (layer / "kept").read_bytes() == b"own"
-    assert is_opaque(str(layer / "tree"))
     assert is_deleted((layer / "gone" / "file").lstat())
-    assert is_opaque(str(layer / "hidden"))
+    assert (is_opaque(str(layer / "tree")), is_opaque(str(layer / "hidden"))) == (True, True)
     assert sorted(path.name for path in layer.iterdir()) == ["gone", "hidden", "kept", "tree"]
 
 
@@ -139,12 +138,12 @@ def test_the_layers_below_give_directories_links_and_files(tmp_path: Path) -> No
     upper = unpacked(
         tmp_path, file("root/.profile"), file("lib/new"), hard_link("usr/name", "usr/original"), lower=[lower]
     )
-    assert mode(upper / "root") == 0o700
-    assert not (upper / "lib").exists()
-    assert (upper / "usr/lib/new").exists()
-    assert (upper / "usr/name").read_bytes() == b"content"
-    assert (upper / "usr/name").samefile(upper / "usr/original")
-    assert mode(upper / "usr/name") == 0o640
+    assert [(upper / name).exists() for name in ("lib", "usr/lib/new")] == [False, True]
+    assert ((upper / "usr/name").read_bytes(), (upper / "usr/name").samefile(upper / "usr/original")) == (
+        b"content",
+        True,
+    )
+    assert (mode(upper / "root"), mode(upper / "usr/name")) == (0o700, 0o640)
 
 
 def test_what_a_layer_has_deleted_gives_nothing(tmp_path: Path) -> None:
@@ -152,9 +151,8 @@ def test_what_a_layer_has_deleted_gives_nothing(tmp_path: Path) -> None:
     upper = unpacked(tmp_path, file(".wh.lib"), file("lib/new"), file("old/.wh..wh..opq"), lower=[lower])
     assert (upper / "lib" / "new").exists()
     seen = LowerLayers([str(lower), str(upper)])
-    assert seen.find("old/file") is None
-    assert seen.find("lib/new") == str(upper / "lib/new")
-    assert seen.find("other/file") == str(lower / "other/file")
+    found = [seen.find(name) for name in ("old/file", "lib/new", "other/file")]
+    assert found == [None, str(upper / "lib/new"), str(lower / "other/file")]
     with pytest.raises(LayerRefusedError, match="no file here"):
         unpacked(tmp_path, file(".wh.other"), hard_link("name", "other/file"), lower=[lower])
 
@@ -201,17 +199,15 @@ def test_whatever_compresses_it_the_digests_are_checked(tmp_path: Path, compress
     blob = compressed(archive, compression)
     right: dict[str, object] = {"digest": digest_of(blob), "size": len(blob), "diff_id": digest_of(archive)}
     assert (unpacked_bytes(tmp_path, blob, changes=right) / "a").stat().st_size == 3000
-    wrong: list[tuple[dict[str, object], str]] = [
-        ({"digest": digest_of(b"")}, "wrong digest"),
-        ({"diff_id": digest_of(b"")}, "wrong digest"),
-        ({"size": len(blob) + 1}, "cut off"),
+    wrong: list[tuple[bytes, dict[str, object], str]] = [
+        (blob, {"digest": digest_of(b"")}, "wrong digest"),
+        (blob, {"diff_id": digest_of(b"")}, "wrong digest"),
+        (blob, {"size": len(blob) + 1}, "cut off"),
+        *((blob[:cut], {}, "cut off") for cut in (len(blob) // 2, len(blob) - 1, 20, 0)),
     ]
-    for changes, rule in wrong:
+    for content, changes, rule in wrong:
         with pytest.raises(LayerRefusedError, match=rule):
-            unpacked_bytes(tmp_path, blob, changes=right | changes)
-    for cut in (len(blob) // 2, len(blob) - 1, 20, 0):
-        with pytest.raises(LayerRefusedError, match="cut off"):
-            unpacked_bytes(tmp_path, blob[:cut], changes=right)
+            unpacked_bytes(tmp_path, content, changes=right | changes)
 
 
 @pytest.mark.parametrize("compression", ["", "gzip", "zstd"])
@@ -223,42 +219,26 @@ def test_half_an_archive_is_refused_without_a_digest_too(tmp_path: Path, compres
 
 
 def test_what_unpacks_to_more_than_the_cache_is_refused(tmp_path: Path) -> None:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        member = tarfile.TarInfo("bomb")
-        member.size = 32 * MIB
-        archive.addfile(member, io.BytesIO(bytes(32 * MIB)))
     with pytest.raises(LayerRefusedError, match="more than 16 MiB"):
-        unpacked_bytes(tmp_path, gzip.compress(out.getvalue(), 1))
+        unpacked_bytes(tmp_path, gzip.compress(archive_of([file("bomb", bytes(32 * MIB))]), 1))
+
+
+def answer_to(tmp_path: Path, content: bytes, *program: str, **changes: object) -> dict[str, Any]:
+    """Returns the answer of the process, or of another program, to an archive."""
+    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
+    archive.write_bytes(content)
+    target.mkdir(exist_ok=True)
+    asked = json.dumps(request(archive, target) | {"limit": 20 << 30} | changes).encode()
+    command = [sys.executable, *(program or ("-m", layer_child.__name__))]
+    answer: dict[str, Any] = json.loads(subprocess.run(command, input=asked, check=True, capture_output=True).stdout)
+    return answer
 
 
 def test_the_child_process_answers(tmp_path: Path) -> None:
-    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
-    archive.write_bytes(archive_of([file("a", b"1")]))
-    target.mkdir()
-
-    def ask(**changes: object) -> dict[str, object]:
-        asked = json.dumps(request(archive, target) | changes).encode()
-        done = subprocess.run(
-            [sys.executable, "-m", layer_child.__name__], input=asked, check=True, capture_output=True
-        )
-        answer = json.loads(done.stdout)
-        assert isinstance(answer, dict)
-        return answer
-
-    assert ask()["bytes"]
-    assert "cut off" in str(ask(digest=digest_of(b""), size=1)["refused"])
-    assert ask(archive=str(tmp_path / "missing"))["errno"] == 2
-
-
-def answer_to(tmp_path: Path, content: bytes, **changes: object) -> str:
-    """What the process refuses an archive with."""
-    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
-    archive.write_bytes(content)
-    target.mkdir()
-    asked = json.dumps(request(archive, target) | {"limit": 20 << 30} | changes).encode()
-    done = subprocess.run([sys.executable, "-m", layer_child.__name__], input=asked, check=True, capture_output=True)
-    return str(json.loads(done.stdout)["refused"])
+    content = archive_of([file("a", b"1")])
+    assert answer_to(tmp_path, content)["bytes"]
+    assert "cut off" in answer_to(tmp_path, content, digest=digest_of(b""), size=1)["refused"]
+    assert answer_to(tmp_path, content, archive=str(tmp_path / "missing"))["errno"] == 2
 
 
 def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
@@ -295,7 +275,7 @@ def test_a_file_of_holes_is_as_large_as_it_says(tmp_path: Path) -> None:
     block[386:398], block[398:410] = b"%011o\0" % 0, b"%011o\0" % 512
     block[483:495] = b"%011o\0" % (4 << 30)
     block[148:156] = b"%06o\0 " % (sum(block[:148]) + 8 * 32 + sum(block[156:]))
-    refused = answer_to(tmp_path, bytes(block) + bytes(512) + bytes(1024))
+    refused = answer_to(tmp_path, bytes(block) + bytes(512) + bytes(1024))["refused"]
     assert "512 MiB and 200 times its archive" in refused
 
 
@@ -336,7 +316,7 @@ def test_entries_are_bounded_however_they_come(
 
 def test_headers_of_headers_end(tmp_path: Path) -> None:
     one = header("x", 512, tarfile.XHDTYPE) + b"9 a=bcde\n".ljust(512, b"\0")
-    assert "recursion" in answer_to(tmp_path, one * 3000)
+    assert "recursion" in answer_to(tmp_path, one * 3000)["refused"]
 
 
 @pytest.mark.parametrize(
@@ -347,15 +327,11 @@ def test_headers_of_headers_end(tmp_path: Path) -> None:
     ],
 )
 def test_memory_and_time_of_the_process_are_bounded(tmp_path: Path, name: str, most: int, rule: str) -> None:
-    archive, target = tmp_path / "layer.tar", tmp_path / "layer"
     # A name of 2 GiB, and a file that a directory replaces again and again.
     pairs = archive_of([file("e"), Entry("e")])[:1024] * 50_000
-    archive.write_bytes(zeros(header("long", 2 << 30, tarfile.GNUTYPE_LONGNAME), 300) if "MEMORY" in name else pairs)
-    target.mkdir()
+    content = zeros(header("long", 2 << 30, tarfile.GNUTYPE_LONGNAME), 300) if "MEMORY" in name else pairs
     script = f"import callsheet.managers.sandbox.files.images.layer_child as child; child.{name} = {most}; child.main()"
-    asked = json.dumps(request(archive, target) | {"limit": 20 << 30}).encode()
-    done = subprocess.run([sys.executable, "-c", script], input=asked, check=True, capture_output=True)
-    assert json.loads(done.stdout) == {"refused": rule}
+    assert answer_to(tmp_path, content, "-c", script) == {"refused": rule}
 
 
 async def test_what_unpacks_has_one_directory_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,8 +369,7 @@ async def test_what_unpacks_has_one_directory_and_no_network(tmp_path: Path, mon
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         await unpack_layer(archive, target, port, bwrap=find_bwrap())
-    assert (target / "done").read_text() == ""
-    assert (target / "content").read_text() == "archive"
+    assert [(target / name).read_text() for name in ("done", "content")] == ["", "archive"]
     assert is_opaque(str(target / "hidden"))
 
 
@@ -418,15 +393,13 @@ async def test_a_file_of_an_archive_is_read_within_bounds(tmp_path: Path) -> Non
     same = archive_of([file("./a/b", b"first"), file("c"), file("/a/../a/b", b"\xfflast"), file("dev/.wh.x", b"too")])
     assert await read("a/b", gzip.compress(same)) == "\udcfflast"
     assert await read("dev/.wh.x", same) == "too"
-    for entry, rule in (
-        (file("c"), "has no file 'd'"),
-        (Entry("d"), "has no file 'd'"),
-        (symlink("d", "/etc/shadow"), "has no file 'd'"),
-        (file("d", bytes((1 << 20) + 1)), "takes more than 1 MiB"),
+    for content, rule in (
+        (archive_of([file("c")]), "has no file 'd'"),
+        (archive_of([Entry("d")]), "has no file 'd'"),
+        (archive_of([symlink("d", "/etc/shadow")]), "has no file 'd'"),
+        (archive_of([file("d", bytes((1 << 20) + 1))]), "takes more than 1 MiB"),
+        (b"none", "cannot be unpacked"),
+        (compressed(header("x", 2 << 30) + bytes(560 * MIB), "zstd"), r"has more than \d+ MiB in its archive"),
     ):
         with pytest.raises(ImageError, match=rule):
-            await read("d", archive_of([entry]))
-    with pytest.raises(ImageError, match="cannot be unpacked"):
-        await read("d", b"none")
-    with pytest.raises(ImageError, match=r"has more than \d+ MiB in its archive"):
-        await read("d", compressed(header("x", 2 << 30) + bytes(560 * MIB), "zstd"))
+            await read("d", content)

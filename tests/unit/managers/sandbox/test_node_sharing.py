@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
@@ -24,8 +26,7 @@ def _lanes(changes: list[LaneChange]) -> dict[str, Lane]:
 def test_a_command_alone_is_in_the_foreground() -> None:
     sharing = NodeSharing(2.0)
     assert _start(sharing, "a") == {"a": FOREGROUND}
-    assert sharing.end("a", 1.0) == []
-    assert len(sharing) == 0
+    assert (sharing.end("a", 1.0), len(sharing)) == ([], 0)
 
 
 def test_commands_are_admitted_by_use_not_by_number() -> None:
@@ -55,8 +56,7 @@ def test_two_new_commands_do_not_take_each_others_place() -> None:
     sharing = NodeSharing(1.0)
     _start(sharing, "first")
     assert _start(sharing, "second", 0.3) == {"second": BACKGROUND}
-    review = sharing.next_review(0.3)
-    assert review == pytest.approx(1.0, abs=1e-3)
+    assert sharing.next_review(0.3) == pytest.approx(1.0, abs=1e-3)
     assert sharing.due(1.001) == ["first"]
     assert _lanes(sharing.measured({"first": 1.001}, 1.001)) == {"first": BACKGROUND, "second": FOREGROUND}
 
@@ -242,24 +242,30 @@ def test_a_command_runs_once() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_bad_values_are_refused_by_name(value: float) -> None:
-    with pytest.raises(ValueError, match="cores"):
-        NodeSharing(value)
-    with pytest.raises(ValueError, match="predicted_use"):
-        KnownCommand("a", value)
-    with pytest.raises(ValueError, match="weight"):
-        KnownCommand("a", 1.0, weight=value)
-    with pytest.raises(ValueError, match="quantum_s"):
-        NodeSharingSettings(quantum_s=value)
-    with pytest.raises(ValueError, match="max_stall_s"):
-        NodeSharingSettings(max_stall_s=value)
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (NodeSharing, "cores"),
+        (lambda value: KnownCommand("a", value), "predicted_use"),
+        (lambda value: KnownCommand("a", 1.0, weight=value), "weight"),
+        (lambda value: NodeSharingSettings(quantum_s=value), "quantum_s"),
+        (lambda value: NodeSharingSettings(max_stall_s=value), "max_stall_s"),
+    ],
+)
+def test_what_is_not_finite_and_above_0_is_refused_by_name(
+    make: Callable[[float], object], field: str, value: float
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        make(value)
 
 
-def test_bad_settings_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"growth: 1\.0: must be finite and more than 1"):
-        NodeSharingSettings(growth=1.0)
-    with pytest.raises(ValueError, match=r"beta: -0\.1"):
-        NodeSharingSettings(beta=-0.1)
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"growth": 1.0}, r"growth: 1\.0: must be finite and more than 1"), ({"beta": -0.1}, r"beta: -0\.1")],
+)
+def test_bad_settings_are_refused_by_name(settings: dict[str, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        NodeSharingSettings(**settings)
 
 
 def test_a_new_command_has_its_first_quantum_even_where_all_others_are_overdue() -> None:

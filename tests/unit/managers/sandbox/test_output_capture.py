@@ -25,8 +25,7 @@ def test_head_and_tail_are_kept_and_the_rest_is_counted(chunks: list[bytes], lim
         assert kept == whole
     else:
         head = (limit + 1) // 2
-        assert kept[:head] == whole[:head]
-        assert kept[head:] == whole[len(whole) - (limit - head) :]
+        assert (kept[:head], kept[head:]) == (whole[:head], whole[len(whole) - (limit - head) :])
 
 
 def test_a_limit_below_one_is_refused() -> None:

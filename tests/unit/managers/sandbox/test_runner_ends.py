@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,12 @@ RIGHT = b"<testsuite><testcase/><testcase/></testsuite>"
 
 def ended(exit_code: int = 0, signal: int = 0, stderr: str = "", stdout: str = "") -> CommandOutcome:
     return CommandOutcome(exit_code or -signal, signal, stdout.encode(), stderr.encode(), 0, 0, 1.0, 1.0, 0)
+
+
+def failure(judged: object) -> tuple[str, str]:
+    """Returns the kind and the reason of a failure."""
+    assert isinstance(judged, outcome_pb2.Failed), judged
+    return outcome_pb2.FailureKind.Name(judged.kind).removeprefix("FAILURE_KIND_"), judged.reason
 
 
 @pytest.mark.parametrize(
@@ -87,9 +94,7 @@ def test_signals_of_others_are_told_in_each_shape(outcome: CommandOutcome, numbe
 )
 def test_a_runner_that_cannot_begin_says_so(outcome: CommandOutcome) -> None:
     assert cannot_start(outcome)
-    failed = SuiteRun(outcome, True, None).judge()
-    assert isinstance(failed, outcome_pb2.Failed)
-    assert (failed.kind, failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "runner_missing")
+    assert failure(SuiteRun(outcome, True, None).judge()) == ("ENV", "runner_missing")
     assert reference_of(SuiteRun(outcome, True, None)).failure
 
 
@@ -129,26 +134,17 @@ def test_a_run_on_the_state_after_reset_tells_how_many_tests_there_are() -> None
 
 
 def test_only_what_would_count_is_proved() -> None:
-    right = Score(1.0, 2, 2)
-    run = SuiteRun(ended(), True, RIGHT)
-    assert wants_reference(run, right)
-    assert not wants_reference(replace(run, tests=2), right)
-    assert not wants_reference(run, Score(0.0, 0, 2))
-    assert not wants_reference(SuiteRun(ended(), False, None), Score(1.0))
+    right, run = Score(1.0, 2, 2), SuiteRun(ended(), True, RIGHT)
+    proved = [(replace(run, tests=2), right), (run, Score(0.0, 0, 2)), (SuiteRun(ended(), False, None), Score(1.0))]
+    assert [wants_reference(*each) for each in ((run, right), *proved)] == [True, False, False, False]
 
 
 def test_the_fault_is_the_environments_only_if_the_reset_has_it_too() -> None:
     run = SuiteRun(ended(0), True, None)
-    for reference, kind in (
-        (RunAfterReset(tests=2), outcome_pb2.FAILURE_KIND_POLICY),
-        (RunAfterReset(failure="no_report"), outcome_pb2.FAILURE_KIND_ENV),
-    ):
-        failed = settle(run, run.judge(), reference)
-        assert isinstance(failed, outcome_pb2.Failed)
-        assert failed.kind == kind
+    references = (RunAfterReset(tests=2), RunAfterReset(failure="no_report"))
+    assert [failure(settle(run, run.judge(), each))[0] for each in references] == ["POLICY", "ENV"]
     missing = settle(SuiteRun(ended(), True, RIGHT), Score(1.0, 2, 2), RunAfterReset(tests=3))
-    assert isinstance(missing, outcome_pb2.Failed)
-    assert missing.reason == "tests_missing"
+    assert failure(missing)[1] == "tests_missing"
     # A script's own score stays as it is, or does not count.
     script, counted = ScriptRun(ended(), b""), Score(0.25, 3, 4, {"score": 0.25})
     assert settle(script, counted, RunAfterReset(tests=4)) == counted
@@ -181,16 +177,14 @@ def test_what_an_attempt_sees_after_reset_is_not_charged_to_it(tmp_path: Path) -
 
 @pytest.mark.anyio
 async def test_a_state_is_looked_at_once_and_again_if_nobody_saw_it() -> None:
-    runs, looks = RunsAfterReset(), 0
-    seen: list[RunAfterReset] = []
+    runs, seen, numbers = RunsAfterReset(), list[RunAfterReset](), itertools.count(1)
 
     async def look() -> RunAfterReset:
-        nonlocal looks
-        looks += 1
+        number = next(numbers)
         await anyio.lowlevel.checkpoint()
-        if looks == 1:
+        if number == 1:
             raise OSError
-        return RunAfterReset(tests=looks, holds=looks not in {2, 7})
+        return RunAfterReset(tests=number, holds=number not in {2, 7})
 
     async def ask(key: str, *sizes: int, job: str = "job") -> None:
         try:
@@ -249,8 +243,6 @@ def test_a_score_by_counts_needs_a_run_to_compare_with(outcome: CommandOutcome) 
     reference, run = reference_of(SuiteRun(outcome, True, None)), SuiteRun(ended(0), True, RIGHT)
     assert (bool(reference.missing), reference.holds) == (True, False)
     failed = no_score(outcome_pb2.FAILURE_KIND_POLICY, "no_report", "none", run.outcome)
-    for judged, kind, reason in ((Score(1.0, 2, 2), "ENV", "tests_unchecked"), (failed, "POLICY", "no_report")):
-        settled = settle(run, judged, reference)
-        assert isinstance(settled, outcome_pb2.Failed)
-        assert (settled.kind, settled.reason) == (outcome_pb2.FailureKind.Value(f"FAILURE_KIND_{kind}"), reason)
-        assert reference.missing in settled.message
+    settled = [settle(run, judged, reference) for judged in (Score(1.0, 2, 2), failed)]
+    assert [failure(each) for each in settled] == [("ENV", "tests_unchecked"), ("POLICY", "no_report")]
+    assert all(isinstance(each, outcome_pb2.Failed) and reference.missing in each.message for each in settled)

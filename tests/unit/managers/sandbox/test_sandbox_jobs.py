@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from anyio.abc import TaskGroup
 from callsheet.managers.sandbox.agent_client import jobs as jobs_module
 from callsheet.managers.sandbox.agent_client.client import AgentConnection, AgentJob
 from callsheet.managers.sandbox.agent_client.jobs import ForkWindow, Process, SandboxJobs
@@ -114,6 +118,20 @@ def _jobs(
     return SandboxJobs(cast("AgentConnection", connection), parts, give_up)
 
 
+@asynccontextmanager
+async def _while_a_write_is_held_up(
+    group: _Group, write: Callable[[], Coroutine[Any, Any, None]]
+) -> AsyncIterator[TaskGroup]:
+    """Begins a change of a group, and carries it out after what the block starts has come to wait."""
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            await anyio.to_thread.run_sync(group.entered.wait)
+            yield tasks
+            await anyio.wait_all_tasks_blocked()
+            group.go_on.set()
+
+
 async def _start_beside_a_grant(jobs: SandboxJobs, agent: _Agent) -> None:
     """Grants one core between the fork of a job and the word of it."""
     with anyio.fail_after(60):
@@ -191,42 +209,25 @@ async def test_a_process_that_a_grant_still_under_way_missed_is_on_the_granted_c
 async def test_the_newest_of_two_grants_is_the_last_that_is_written() -> None:
     group = _Group()
     jobs = _jobs(_Agent(), lambda _: None, group=group)
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(jobs.put_on_cores, _BOTH)
-            await anyio.to_thread.run_sync(group.entered.wait)
-            tasks.start_soon(jobs.put_on_cores, _ONE)
-            await anyio.wait_all_tasks_blocked()
-            group.go_on.set()
-    assert group.written[-1] == _ONE
-    assert len(group.written) == 2
+    async with _while_a_write_is_held_up(group, lambda: jobs.put_on_cores(_BOTH)) as tasks:
+        tasks.start_soon(jobs.put_on_cores, _ONE)
+    assert (group.written[-1], len(group.written)) == (_ONE, 2)
 
 
 async def test_a_freeze_that_comes_while_a_thaw_is_carried_out_is_the_last_that_is_written() -> None:
     group = _Group()
     jobs = _jobs(_Agent(), lambda _: None, group=group)
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(jobs.thaw, _BOTH)
-            await anyio.to_thread.run_sync(group.entered.wait)
-            tasks.start_soon(jobs.freeze)
-            await anyio.wait_all_tasks_blocked()
-            group.go_on.set()
-    assert group.frozen == [False, True]
-    assert jobs.frozen
+    async with _while_a_write_is_held_up(group, lambda: jobs.thaw(_BOTH)) as tasks:
+        tasks.start_soon(jobs.freeze)
+    assert (group.frozen, jobs.frozen) == ([False, True], True)
 
 
 async def test_a_thaw_that_is_carried_out_while_a_sandbox_ends_makes_no_leaf_behind_its_removal() -> None:
     group, agent = _Group(), _Agent()
     jobs = _jobs(agent, lambda _: None, group=group)
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(jobs.thaw, _BOTH)
-            await anyio.to_thread.run_sync(group.entered.wait)
-            agent.loss = "it was destroyed"
-            tasks.start_soon(jobs.remove_groups)
-            await anyio.wait_all_tasks_blocked()
-            group.go_on.set()
+    async with _while_a_write_is_held_up(group, lambda: jobs.thaw(_BOTH)) as tasks:
+        agent.loss = "it was destroyed"
+        tasks.start_soon(jobs.remove_groups)
     assert (group.leaves, group.leaves_at_end) == (1, 1)
 
 
@@ -284,27 +285,17 @@ async def test_nothing_is_changed_of_a_sandbox_that_is_gone() -> None:
     jobs = _jobs(agent, pinned.append)
     await jobs.put_on_cores(_ONE)
     agent.loss = "it was destroyed"
-    with pytest.raises(SandboxLostError, match="it was destroyed"):
-        await jobs.put_on_cores(_BOTH)
-    with pytest.raises(SandboxLostError, match="it was destroyed"):
-        await jobs.set_lane(Lane.BACKGROUND)
-    with pytest.raises(SandboxLostError, match="it was destroyed"):
-        await jobs.follow()
+    for change in (partial(jobs.put_on_cores, _BOTH), partial(jobs.set_lane, Lane.BACKGROUND), jobs.follow):
+        with pytest.raises(SandboxLostError, match="it was destroyed"):
+            await change()
     assert pinned == [_ONE]
 
 
 async def test_a_first_process_that_is_gone_is_a_lost_sandbox() -> None:
-    def gone(cores: frozenset[int]) -> None:
-        raise ProcessLookupError(os.strerror(3), cores)
-
     agent: Any = _Agent()
-
-    async def until_lost() -> None:
-        """At once, without a word of why."""
-
-    agent.until_lost = until_lost
+    agent.until_lost = AsyncMock()  # returns at once, without a reason
     with pytest.raises(SandboxLostError, match="its first process is gone"):
-        await _jobs(agent, gone).put_on_cores(_ONE)
+        await _jobs(agent, Mock(side_effect=ProcessLookupError(3, os.strerror(3)))).put_on_cores(_ONE)
 
 
 def test_a_look_that_began_too_early_does_not_close_the_window() -> None:

@@ -39,9 +39,8 @@ def test_memory_is_kept_up_to_the_limit() -> None:
     ledger.withdraw("b")
     assert admitted(ledger, ("c", 40)) == ["c"]
     assert not ledger.thaw("a"), "it has all it needs"
-    ledger.give_back("a")
-    ledger.give_back("a")
-    ledger.give_back("never there")
+    for name in ("a", "a", "never there"):
+        ledger.give_back(name)
     assert ledger.booked_mib == 40
     assert admitted(ledger, ("b", 60)) == ["b"]
 
@@ -94,8 +93,7 @@ def test_a_reward_runs_beside_its_sandbox_and_one_that_never_could_is_known() ->
     assert admitted(ledger, ("a", 60)) == ["a"]
     ledger.rest("a", 50)
     beside = MemoryTerms(Stay.ATTEMPT, beside="a")
-    assert ledger.fits_alone(60, LASTING)
-    assert not ledger.fits_alone(60, beside)
+    assert (ledger.fits_alone(60, LASTING), ledger.fits_alone(60, beside)) == (True, False)
     assert admitted(ledger, ("copy", 50), terms=beside) == ["copy"]
     ledger.rest("copy", 1)
     assert ledger.booked_mib == 100, "it has its demand until its attempt ends"
@@ -202,12 +200,13 @@ def test_a_pool_is_as_large_as_the_largest_recent_group(arrivals: list[float], n
     assert pool_size(arrivals, now, window_s=10.0, memory_s=100.0) == wanted
 
 
-def test_memory_for_ready_sandboxes_goes_to_what_was_asked_for_last() -> None:
+@pytest.mark.parametrize(
+    ("memory_mib", "shares"),
+    [(1000, {"old": 4, "new": 4}), (95, {"new": 4, "old": 1}), (50, {"new": 2, "old": 1}), (5, {})],
+)
+def test_memory_for_ready_sandboxes_goes_to_what_was_asked_for_last(memory_mib: int, shares: dict[str, int]) -> None:
     kinds = {"old": Share(4, 10, 1.0), "new": Share(4, 20, 2.0), "unwanted": Share(0, 10, 3.0)}
-    assert share_memory(kinds, 1000) == {"old": 4, "new": 4}
-    assert share_memory(kinds, 95) == {"new": 4, "old": 1}
-    assert share_memory(kinds, 50) == {"new": 2, "old": 1}
-    assert share_memory(kinds, 5) == {}
+    assert share_memory(kinds, memory_mib) == shares
 
 
 def test_the_history_of_demand_is_bounded() -> None:
@@ -218,8 +217,7 @@ def test_the_history_of_demand_is_bounded() -> None:
     history.forget(999)
     history.forget(12_345)
     sizes = history.sizes(1000.0, window_s=10.0, memory_s=100.0)
-    assert min(sizes) == 1000 - 256
-    assert sizes[998] == (3, 998.0)
+    assert (min(sizes), sizes[998]) == (1000 - 256, (3, 998.0))
 
 
 def test_the_least_recently_used_layers_go_first_and_none_that_is_in_use() -> None:
@@ -228,9 +226,7 @@ def test_the_least_recently_used_layers_go_first_and_none_that_is_in_use() -> No
         "old": CachedLayer(40, 2.0),
         "new": CachedLayer(40, 3.0),
     }
-    assert layers_to_evict(layers, 120) == []
-    assert layers_to_evict(layers, 100) == ["old"]
-    assert layers_to_evict(layers, 0) == ["old", "new"]
+    assert [layers_to_evict(layers, limit) for limit in (120, 100, 0)] == [[], ["old"], ["old", "new"]]
 
 
 SET_UP = SetUp((FileSpec("a", b"1"),), CommandSpec(("sh", "-c", "x"), {"A": "1"}))
@@ -262,12 +258,14 @@ def test_set_ups_that_differ_in_anything_have_keys_of_their_own(other: SetUp) ->
 
 
 def test_only_short_set_ups_are_not_worth_keeping() -> None:
+    long = [
+        SET_UP,
+        SetUp((FileSpec("a", bytes(2 << 20)),)),
+        SetUp((FileSpec("a", b"1", unpack=True),)),
+        SetUp(tuple(FileSpec(str(number), b"") for number in range(100))),
+    ]
+    assert [each.is_short for each in (SetUp((FileSpec("a", b"1"),)), *long)] == [True, *[False] * 4]
     assert SetUp().is_empty
-    assert SetUp((FileSpec("a", b"1"),)).is_short
-    assert not SET_UP.is_short
-    assert not SetUp((FileSpec("a", bytes(2 << 20)),)).is_short
-    assert not SetUp((FileSpec("a", b"1", unpack=True),)).is_short
-    assert not SetUp(tuple(FileSpec(str(number), b"") for number in range(100))).is_short
 
 
 @pytest.mark.parametrize("outcome", [OUTCOME, None])

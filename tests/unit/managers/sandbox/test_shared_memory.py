@@ -82,5 +82,4 @@ def test_inodes_are_found_in_other_processes() -> None:
 
 @pytest.mark.parametrize(("size", "fits"), [(40, True), (41, False)])
 def test_a_request_must_fit_beside_what_is_there(size: int, fits: bool) -> None:
-    memory = counting((60, 1), now=1e12)
-    assert memory.take(size, 2, 1e12) == fits
+    assert counting((60, 1), now=1e12).take(size, 2, 1e12) == fits

@@ -6,6 +6,7 @@ from time import monotonic
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 from callsheet.managers.clock import Waits, note_waits
 from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.files.images.shared_work import SharedWork, Turns, work_for
@@ -130,12 +131,17 @@ class Line:
                 self.at_it.remove(name)
 
 
+async def begin(tasks: TaskGroup, line: Line, *names: str) -> None:
+    """Has each come to its turn, or to its place in the queue, before the next."""
+    for name in names:
+        tasks.start_soon(line.work, name)
+        await anyio.wait_all_tasks_blocked()
+
+
 async def test_the_queue_of_one_job_holds_up_no_other() -> None:
     line = Line(Turns(1, 3))
     async with anyio.create_task_group() as tasks:
-        for name in (*(f"a{number}" for number in range(50)), "b1", "b2", "c1", "d1"):
-            tasks.start_soon(line.work, name)
-            await anyio.wait_all_tasks_blocked()
+        await begin(tasks, line, *(f"a{number}" for number in range(50)), "b1", "b2", "c1", "d1")
         assert line.at_it == ["a0", "b1", "c1"]
         line.go["b1"].set()
         await anyio.wait_all_tasks_blocked()
@@ -150,9 +156,7 @@ async def test_the_queue_of_one_job_holds_up_no_other() -> None:
 async def test_a_job_has_more_places_and_never_all() -> None:
     line = Line(Turns(2, 3))
     async with anyio.create_task_group() as tasks:
-        for name in ("a1", "a2", "a3", "b1"):
-            tasks.start_soon(line.work, name)
-            await anyio.wait_all_tasks_blocked()
+        await begin(tasks, line, "a1", "a2", "a3", "b1")
         assert line.at_it == ["a1", "a2", "b1"]
         tasks.cancel_scope.cancel()
 
@@ -171,9 +175,7 @@ async def test_who_waits_for_work_of_another_job_lends_it_a_turn() -> None:
         came.append(job)
 
     async with anyio.create_task_group() as tasks:
-        for name in ("a1", "a2"):
-            tasks.start_soon(line.work, name)
-            await anyio.wait_all_tasks_blocked()
+        await begin(tasks, line, "a1", "a2")
         tasks.start_soon(want, "a")
         await anyio.wait_all_tasks_blocked()
         assert line.at_it == ["a1"]
@@ -196,9 +198,7 @@ async def test_turns_of_those_who_give_up_go_to_others() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(given_up)
         await anyio.wait_all_tasks_blocked()
-        for name in ("b1", "a2", "c1"):
-            tasks.start_soon(line.work, name)
-            await anyio.wait_all_tasks_blocked()
+        await begin(tasks, line, "b1", "a2", "c1")
         scope.cancel()
         await anyio.wait_all_tasks_blocked()
         assert line.at_it == ["b1", "c1"]

@@ -27,14 +27,24 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCgroups:
     return made
 
 
-def make_sandbox(layout: GroupLayout) -> SandboxGroup:
-    return SandboxGroup.make(layout, "one", memory_mib=256, max_processes=64)
-
-
 def layout_of(fake: FakeCgroups) -> GroupLayout:
     layout = probe_layout(fake.root)
     assert layout is not None
     return layout
+
+
+def make_sandbox(fake: FakeCgroups) -> tuple[SandboxGroup, Path]:
+    """A sandbox in the groups of a manager, and its group."""
+    return SandboxGroup.make(layout_of(fake), "one", memory_mib=256, max_processes=64), fake.root / "one"
+
+
+@pytest.fixture
+def without_cpuset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCgroups:
+    root = tmp_path / "user@1000.service"
+    root.mkdir()
+    made = FakeCgroups(root, "cpu", "memory", "pids")
+    install(monkeypatch, made)
+    return made
 
 
 def test_the_manager_moves_down_and_hands_the_controllers_on(fake: FakeCgroups) -> None:
@@ -72,32 +82,24 @@ def test_the_machines_root_group_may_keep_its_processes(fake: FakeCgroups) -> No
     assert fake.read(fake.root, "cgroup.procs") == "1"
 
 
-def test_a_controller_that_is_not_there_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "user@1000.service"
-    root.mkdir()
-    fake = FakeCgroups(root, "cpu", "memory", "pids")
-    install(monkeypatch, fake)
-    assert set(layout_of(fake).controllers) == {"cpu", "memory", "pids"}
+def test_a_controller_that_is_not_there_costs_only_itself(without_cpuset: FakeCgroups) -> None:
+    assert set(layout_of(without_cpuset).controllers) == {"cpu", "memory", "pids"}
 
 
 def test_a_sandbox_has_its_limits_on_one_group(fake: FakeCgroups) -> None:
-    sandbox = make_sandbox(layout_of(fake))
-    one = fake.root / "one"
-    assert fake.read(one, "memory.max") == str(256 << 20)
-    assert fake.read(one, "memory.swap.max") == "0"
-    assert fake.read(one, "pids.max") == "66"
-    assert sandbox.pins_cores
-    assert sandbox.weight_file == one / "cpu.weight"
+    sandbox, one = make_sandbox(fake)
+    # Groups below must not need limits of their own.
+    limits = {"memory.max": str(256 << 20), "memory.swap.max": "0", "pids.max": "66", "cgroup.subtree_control": ""}
+    assert {name: fake.read(one, name) for name in limits} == limits
+    assert (sandbox.pins_cores, sandbox.weight_file) == (True, one / "cpu.weight")
     assert sorted(path.name for path in one.iterdir() if path.is_dir()) == ["commands", "init"]
-    # Groups below must not need room of their own.
-    assert fake.read(one, "cgroup.subtree_control") == ""
 
 
 def test_a_grant_names_cores_and_their_memory_nodes(fake: FakeCgroups, monkeypatch: pytest.MonkeyPatch) -> None:
     from callsheet.managers.sandbox.cgroups import limits
 
     monkeypatch.setattr(limits, "_numa_node_by_core", lambda: {0: 0, 1: 0, 2: 1, 3: 1})
-    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox, one = make_sandbox(fake)
     sandbox.set_cores({3, 2})
     assert (fake.read(one, "cpuset.cpus"), fake.read(one, "cpuset.mems")) == ("2,3", "1")
     sandbox.set_cores({0, 3})
@@ -108,29 +110,24 @@ def test_cores_of_no_known_node_keep_all_memory(fake: FakeCgroups, monkeypatch: 
     from callsheet.managers.sandbox.cgroups import limits
 
     monkeypatch.setattr(limits, "_numa_node_by_core", dict)
-    make_sandbox(layout_of(fake)).set_cores({0})
-    assert fake.read(fake.root / "one", "cpuset.mems") == "0,1"
+    sandbox, one = make_sandbox(fake)
+    sandbox.set_cores({0})
+    assert fake.read(one, "cpuset.mems") == "0,1"
 
 
-def test_without_a_cpuset_a_grant_is_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "user@1000.service"
-    root.mkdir()
-    fake = FakeCgroups(root, "cpu", "memory", "pids")
-    install(monkeypatch, fake)
-    sandbox = make_sandbox(layout_of(fake))
-    assert not sandbox.pins_cores
+def test_without_a_cpuset_a_grant_is_a_quota(without_cpuset: FakeCgroups) -> None:
+    sandbox, one = make_sandbox(without_cpuset)
     sandbox.set_cores({0, 1})
-    assert fake.read(root / "one", "cpu.max") == "200000 100000"
+    assert (sandbox.pins_cores, without_cpuset.read(one, "cpu.max")) == (False, "200000 100000")
 
 
 def test_counters_of_met_limits(fake: FakeCgroups) -> None:
-    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox, one = make_sandbox(fake)
     before = sandbox.begin_measuring()
     (one / "memory.events").write_text("low 0\noom 2\noom_kill 2\n")
     (one / "pids.events").write_text("max 7\n")
-    after = sandbox.limit_events()
-    assert (before.out_of_memory, before.process_limit) == (0, 0)
-    assert (after.out_of_memory, after.process_limit) == (2, 7)
+    told = [(each.out_of_memory, each.process_limit) for each in (before, sandbox.limit_events())]
+    assert told == [(0, 0), (2, 7)]
     sandbox.remove()
 
 
@@ -142,7 +139,7 @@ OLD_KERNEL = (
 
 @pytest.mark.parametrize("told", [NEW_KERNEL, OLD_KERNEL])
 def test_what_cannot_be_taken_back_is_read_once_all_stands_still(fake: FakeCgroups, told: str) -> None:
-    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox, one = make_sandbox(fake)
     (one / "memory.stat").write_text(f"{told}slab_reclaimable 1000000\n")
     assert sandbox.held_mib() is None, "what waits in the kernel may still take some"
     (one / "commands" / "cgroup.events").write_text("populated 1\nfrozen 1\n")
@@ -186,13 +183,13 @@ def test_without_a_group_of_memory_nobody_knows(tmp_path: Path, monkeypatch: pyt
     root.mkdir()
     fake = FakeCgroups(root, "cpu", "pids")
     install(monkeypatch, fake)
-    sandbox = make_sandbox(layout_of(fake))
-    (root / "one" / "commands" / "cgroup.events").write_text("frozen 1\n")
+    sandbox, one = make_sandbox(fake)
+    (one / "commands" / "cgroup.events").write_text("frozen 1\n")
     assert sandbox.held_mib() is None
 
 
 def test_a_peak_that_cannot_be_reset_is_that_of_the_sandboxes_life(fake: FakeCgroups) -> None:
-    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox, one = make_sandbox(fake)
     (one / "memory.peak").unlink()
     sandbox.begin_measuring()
     assert sandbox.peak_memory_bytes() == 0
@@ -201,23 +198,23 @@ def test_a_peak_that_cannot_be_reset_is_that_of_the_sandboxes_life(fake: FakeCgr
 
 
 def test_freezing_spares_the_first_process(fake: FakeCgroups) -> None:
-    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox, one = make_sandbox(fake)
     (one / "commands/cgroup.events").write_text("populated 1\nfrozen 1\n")
     sandbox.freeze(True)
     assert (fake.read(one / "commands", "cgroup.freeze"), fake.read(one, "cgroup.freeze")) == ("1", "0")
 
 
 def test_killing_a_leaf_kills_what_is_inside_and_nothing_else(fake: FakeCgroups) -> None:
-    sandbox, commands = make_sandbox(layout_of(fake)), fake.root / "one/commands"
+    sandbox, one = make_sandbox(fake)
     leaf, other = sandbox.new_leaf(), sandbox.new_leaf()
     with subprocess.Popen(["sleep", "60"]) as inside, subprocess.Popen(["sleep", "60"]) as beside:
-        (commands / "1/cgroup.threads").write_text(f"{inside.pid}\n")
-        (commands / "2/cgroup.threads").write_text(f"{beside.pid}\n")
+        (one / "commands/1/cgroup.threads").write_text(f"{inside.pid}\n")
+        (one / "commands/2/cgroup.threads").write_text(f"{beside.pid}\n")
         leaf.kill()
         assert inside.wait(timeout=10) == -signal.SIGKILL
         assert beside.poll() is None
         beside.kill()
-    assert (fake.read(commands / "1", "cgroup.freeze"), fake.read(commands, "cgroup.freeze")) == ("1", "0")
+    assert (fake.read(one / "commands/1", "cgroup.freeze"), fake.read(one / "commands", "cgroup.freeze")) == ("1", "0")
     for entry in (*leaf.entries, *other.entries):
         os.close(entry)
 
@@ -225,8 +222,8 @@ def test_killing_a_leaf_kills_what_is_inside_and_nothing_else(fake: FakeCgroups)
 def test_killing_a_leaf_reaches_what_was_forked_until_all_are_frozen(
     fake: FakeCgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox, members = make_sandbox(layout_of(fake)), fake.root / "one/commands/1/cgroup.threads"
-    leaf = sandbox.new_leaf()
+    sandbox, one = make_sandbox(fake)
+    leaf, members = sandbox.new_leaf(), one / "commands/1/cgroup.threads"
     with subprocess.Popen(["sleep", "60"]) as late:
         monkeypatch.setattr(files, "wait_for_event", lambda *_: members.write_text(f"{late.pid}\n"))
         leaf.kill()
@@ -236,7 +233,7 @@ def test_killing_a_leaf_reaches_what_was_forked_until_all_are_frozen(
 
 
 def test_a_command_enters_its_leaf_as_a_thread_and_the_first_process_as_a_whole(fake: FakeCgroups) -> None:
-    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox, one = make_sandbox(fake)
     leaf = sandbox.new_leaf()
     entered = [*leaf.entries, *sandbox.open_entries()]
     assert [os.readlink(f"/proc/self/fd/{entry}") for entry in entered] == [
@@ -249,32 +246,31 @@ def test_a_command_enters_its_leaf_as_a_thread_and_the_first_process_as_a_whole(
 
 
 def test_a_leaf_that_was_prepared_is_taken_once(fake: FakeCgroups) -> None:
-    sandbox, commands = make_sandbox(layout_of(fake)), fake.root / "one/commands"
+    sandbox, one = make_sandbox(fake)
     assert sandbox.take_leaf() is None
     sandbox.prepare_leaf()
     sandbox.prepare_leaf()
     leaf = sandbox.take_leaf()
     assert leaf is not None
-    assert [os.readlink(f"/proc/self/fd/{entry}") for entry in leaf.entries] == [str(commands / "1/cgroup.threads")]
+    assert [os.readlink(f"/proc/self/fd/{entry}") for entry in leaf.entries] == [str(one / "commands/1/cgroup.threads")]
     assert sandbox.take_leaf() is None
     leaf.close()
     assert leaf.entries == []
 
 
 def test_a_leaf_that_nobody_took_is_closed_with_its_sandbox(fake: FakeCgroups) -> None:
-    sandbox = make_sandbox(layout_of(fake))
+    sandbox, one = make_sandbox(fake)
     sandbox.prepare_leaf()
-    assert fake.open_files() == [str(fake.root / "one/commands/1/cgroup.threads")]
+    assert fake.open_files() == [str(one / "commands/1/cgroup.threads")]
     sandbox.remove()
     assert fake.open_files() == []
 
 
 def test_a_background_lane_is_a_group_of_little_weight(fake: FakeCgroups) -> None:
-    sandbox = make_sandbox(layout_of(fake))
-    sandbox.set_background(True)
-    assert fake.read(fake.root / "one", "cpu.weight") == "5"
-    sandbox.set_background(False)
-    assert fake.read(fake.root / "one", "cpu.weight") == "100"
+    sandbox, one = make_sandbox(fake)
+    for background, weight in ((True, "5"), (False, "100")):
+        sandbox.set_background(background)
+        assert fake.read(one, "cpu.weight") == weight
 
 
 def test_adopted_groups_stay_when_the_sandbox_ends(fake: FakeCgroups) -> None:

@@ -53,8 +53,7 @@ def test_a_quota_is_that_of_the_key_at_its_model_else_of_the_key(
     monkeypatch.setenv("LAB_KEY", "secret-secret")
     executor = build_tools_executor(ToolsSettings(tools_file=write(tmp_path, FILE)))
     node = executor.node(manager_service_pb2.NodeSpec(node_id="host", capacity={"memory": 5}))
-    assert node.node_id == "host-tools"
-    assert dict(node.capacity) == {"lab/large:calls": 4}
+    assert (node.node_id, dict(node.capacity)) == ("host-tools", {"lab/large:calls": 4})
     assert {name: quota.burst for name, quota in node.quotas.items()} == {
         "lab:requests": 20,
         "lab/large:requests": 9,

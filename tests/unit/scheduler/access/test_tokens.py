@@ -56,8 +56,7 @@ def test_the_record_does_not_hold_the_secret() -> None:
 def test_what_is_no_token_is_refused_without_being_repeated(wrong: str) -> None:
     _, record = issued()
     found = refusal(wrong, record)
-    assert found.code is RefusalCode.UNAUTHENTICATED
-    assert found.value == ""
+    assert (found.code, found.value) == (RefusalCode.UNAUTHENTICATED, "")
 
 
 def test_another_secret_under_the_same_id_is_refused() -> None:
@@ -129,8 +128,7 @@ def test_every_method_has_its_scopes() -> None:
     }
     services = [module.DESCRIPTOR.services_by_name[name] for module, name in modules.items()]
     methods = {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
-    assert set(SCOPES) == methods
-    assert SCOPES["/callsheet.v1.AdminService/DrainManager"] == frozenset()
+    assert (set(SCOPES), SCOPES["/callsheet.v1.AdminService/DrainManager"]) == (methods, frozenset())
     assert not OPEN_TO_ALL & methods
 
 
@@ -157,8 +155,7 @@ def test_the_file_is_for_its_owner_alone_and_read_anew(tmp_path: Path) -> None:
     _, record = issued()
     writer.change(lambda records: records.update({record.token_id: record}))
     assert reader.records() == {record.token_id: record}
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
     writer.change(lambda records: records.clear())
     assert reader.records() == {}
 

@@ -15,7 +15,7 @@ from callsheet.scheduler.service.codec.admin_explain import explanation_of
 from callsheet.v1 import admin_service_pb2, common_pb2
 
 from tests.support.core_requests import action_request, job_request, key_of
-from tests.support.core_world import SETTINGS, CoreWorld
+from tests.support.core_world import SETTINGS, CoreWorld, world_with_job, world_with_manager
 
 
 def explained(world: CoreWorld, action: str, job: str = "job") -> admin_service_pb2.ExplainResponse:
@@ -31,9 +31,8 @@ def refusal(world: CoreWorld, action: str, job: str = "job") -> RefusedError:
 
 def world_with_closed_job(kept: int = 10_000) -> CoreWorld:
     """Its job had the actions "done" and "failed" with an outcome, and "waits" without one."""
-    world = CoreWorld(settings=replace(SETTINGS, closed_actions=kept, closed_actions_s=3600.0))
+    world = world_with_job(settings=replace(SETTINGS, closed_actions=kept, closed_actions_s=3600.0))
     manager = world.manager("m")
-    world.job()
     for name in ("done", "failed"):
         world.submit(action_request(name))
         world.propose(name, "m")
@@ -48,12 +47,10 @@ def world_with_closed_job(kept: int = 10_000) -> CoreWorld:
 def test_a_closed_job_keeps_summaries_of_its_actions() -> None:
     world = world_with_closed_job()
     found = explained(world, "done")
-    assert found.job_closed
-    assert found.state == admin_service_pb2.ACTION_STATE_SUCCEEDED
+    assert (found.job_closed, found.state) == (True, admin_service_pb2.ACTION_STATE_SUCCEEDED)
     assert found.explanation.startswith("it has its outcome: succeeded; ")
     assert "1 attempt, the last on m" in found.explanation
-    assert found.story[0].event == "submitted"
-    assert found.story[-1].event == "outcome: succeeded"
+    assert (found.story[0].event, found.story[-1].event) == ("submitted", "outcome: succeeded")
     cancelled = explained(world, "waits")
     assert cancelled.state == admin_service_pb2.ACTION_STATE_CANCELLED
     assert "(its job was closed)" in cancelled.explanation
@@ -71,14 +68,11 @@ def test_summaries_outlive_restarts() -> None:
     before = world_with_closed_job()
     after = before.restart()
     assert explained(after, "failed", job="") == explained(before, "failed")
-    again = after.restart()
-    assert explained(again, "failed") == explained(before, "failed")
+    assert explained(after.restart(), "failed") == explained(before, "failed")
 
 
 def test_an_open_jobs_action_is_known_after_a_restart_and_a_close() -> None:
-    world = CoreWorld()
-    manager = world.manager("m")
-    world.job()
+    world, manager = world_with_manager("m")
     world.submit(action_request("a"))
     world.propose("a", "m")
     manager.run("a")
@@ -94,8 +88,7 @@ def test_an_hour_later_it_is_forgotten() -> None:
     assert explained(world, "done").job_closed
     world.wait(1.0)
     told = refusal(world, "done")
-    assert told.code is RefusalCode.NOT_FOUND
-    assert told.rule == "is forgotten: its job was closed more than 1 h ago"
+    assert (told.code, told.rule) == (RefusalCode.NOT_FOUND, "is forgotten: its job was closed more than 1 h ago")
     assert "jobs closed within 1 h" in refusal(world, "done", job="").rule
 
 
@@ -114,8 +107,7 @@ def test_only_the_newest_are_kept() -> None:
     world.close_job("second")
     assert refusal(world, "failed").rule.startswith("is forgotten, or never was")
     assert explained(world, "waits").job_closed
-    assert explained(world, "x", job="second").job_closed
-    assert len(world.journal.closed) == 2
+    assert (explained(world, "x", job="second").job_closed, len(world.journal.closed)) == (True, 2)
 
 
 def test_none_are_kept_where_none_are_wanted() -> None:

@@ -12,17 +12,15 @@ from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import JOB, action_request, key_of, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, Stream
+from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_job, world_with_manager
 from tests.support.gated_planner import GatedPlanner
 
 
 def gated_world(most: int = 1, *trajectories: str) -> tuple[CoreWorld, FakeManager]:
     """A world whose planner lets `most` trajectories live at once."""
-    world = CoreWorld(planner=GatedPlanner(most))
+    world = world_with_job(planner=GatedPlanner(most))
     manager = world.manager("m", cores=8)
-    world.job()
-    for trajectory_id in trajectories or ("t", "u"):
-        world.trajectory(trajectory_id)
+    world.trajectories(*trajectories or ("t", "u"))
     return world, manager
 
 
@@ -32,9 +30,7 @@ def waiting(world: CoreWorld) -> list[str]:
 
 
 def test_the_first_planner_admits_and_dispatches_in_one_round() -> None:
-    world = CoreWorld()
-    manager = world.manager("m")
-    world.job()
+    world, manager = world_with_manager("m")
     world.trajectory("t")
     world.reset("reset")
     world.submit(action_request("free", ActionKind.GENERATE, "t"))
@@ -67,8 +63,7 @@ def test_the_wait_to_start_is_part_of_the_queue_time_and_ends_with_the_admission
     world, manager = gated_world(1)
     world.reset("first", "t")
     world.reset("second", "u")
-    world.step("step", "u")
-    world.plan()
+    world.step("step", "u", plan=True)
     world.now += 2.0
     world.step("late", "u")
     world.now += 5.0
@@ -88,8 +83,7 @@ def test_the_wait_to_start_is_part_of_the_queue_time_and_ends_with_the_admission
 
 def test_an_action_without_a_trajectory_waits_for_no_admission() -> None:
     world, manager = gated_world(0)
-    world.submit(action_request("alone"))
-    world.plan()
+    world.submit(action_request("alone"), plan=True)
     manager.run("alone")
 
 
@@ -157,8 +151,7 @@ def test_who_had_begun_before_a_restart_goes_on() -> None:
     ref = restarted.state.jobs[JOB].trajectories["sandbox"].sandbox
     assert ref.sandbox_id == f"{sandbox.request.key.action_id}#1"
     manager.join([manager.running(running)], [ref])
-    restarted.step("step", "sandbox")
-    restarted.plan()
+    restarted.step("step", "sandbox", plan=True)
     manager.run("step")
     manager.run("reset-requeued")
     assert not manager.has("reset-waiting")
@@ -168,8 +161,7 @@ def test_an_attempt_that_is_adopted_admits_its_trajectory() -> None:
     world, manager = gated_world(1)
     world.journal.learn(action_request("generate", ActionKind.GENERATE, "t"))
     before = dict(world.journal.actions)
-    world.submit(action_request("generate", ActionKind.GENERATE, "t"))
-    world.plan()
+    world.submit(action_request("generate", ActionKind.GENERATE, "t"), plan=True)
     grant = manager.start("generate")
     world.journal.actions = before
     restarted = world.restart()
@@ -182,8 +174,7 @@ def test_an_attempt_that_is_adopted_admits_its_trajectory() -> None:
 
 
 def test_a_sibling_opened_after_the_quorum_is_redundant_at_once() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     group = GroupRequest("g", 3, 1)
     world.trajectory(trajectory_request("a", group=group))
     world.close_trajectory("a")

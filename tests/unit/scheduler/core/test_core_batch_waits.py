@@ -12,15 +12,14 @@ from callsheet.scheduler.core.words.model import GroupRequest, OnInfra, Trajecto
 from callsheet.scheduler.core.words.refusals import RefusedError
 
 from tests.support.core_requests import JOB, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld
+from tests.support.core_world import SETTINGS, CoreWorld, world_with_job
 
 GROUP = GroupRequest("g", 2, 2)
 KEPT_S = 1_600.0
 
 
 def world_with(*finished: str, kept_s: float = SETTINGS.finished_actions_s) -> CoreWorld:
-    world = CoreWorld(settings=replace(SETTINGS, finished_actions_s=kept_s))
-    world.job(job_request())
+    world = world_with_job(job_request(), settings=replace(SETTINGS, finished_actions_s=kept_s))
     for name in finished:
         world.trajectory(name)
         world.finish(name)
@@ -34,8 +33,7 @@ def finish(world: CoreWorld, name: str) -> None:
 
 def with_a_free_seat(world: CoreWorld) -> CoreWorld:
     """Its group has a finished member, and one that was lost and that nobody replaces."""
-    for name in ("done", "lost"):
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world.trajectories("done", "lost", group=GROUP)
     world.finish("done")
     world.close_trajectory("lost", TrajectoryEnd.LOST)
     return world
@@ -87,8 +85,7 @@ def test_a_batch_that_was_leased_to_a_request_without_answer_goes_back() -> None
     missed = world.take("one")
     world.handle(events.BatchMissed(JOB, "one", missed))
     assert world.journal.batches == {}
-    other = world.take("two")
-    assert other.given == ["two"]
+    assert world.take("two").given == ["two"]
 
 
 def test_a_batch_that_was_asked_for_again_stays_with_the_newer_request() -> None:
@@ -140,8 +137,7 @@ def test_who_waits_is_given_what_finished_of_a_group_that_is_forgotten() -> None
 def test_a_loss_beyond_the_budget_keeps_its_seat_over_a_restart_though_others_are_forgotten() -> None:
     world = world_with(kept_s=KEPT_S)
     group = GroupRequest("g", 3, 3, OnInfra.REPLACE, 1)
-    for name in ("open", "lost-first", "lost-second"):
-        world.trajectory(trajectory_request(name, group=group))
+    world.trajectories("open", "lost-first", "lost-second", group=group)
     world.close_trajectory("lost-first", TrajectoryEnd.LOST)
     world.close_trajectory("lost-second", TrajectoryEnd.LOST)
     world.trajectory(trajectory_request("third", group=group))

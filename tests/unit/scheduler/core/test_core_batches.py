@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from callsheet.scheduler.core.state.buffer import KEPT_ACKNOWLEDGED, KEPT_RETURNED
 from callsheet.scheduler.core.state.chores import at_once
@@ -15,15 +17,15 @@ from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 
 from tests.support.core_requests import job_request, trajectory_request
-from tests.support.core_world import CoreWorld
+from tests.support.core_world import CoreWorld, world_with_job
+from tests.support.refusals import refusal
 
 GROUP = GroupRequest("g", 3, 2)
 GIVE_BACK = events.Settlement.GIVE_BACK
 
 
 def world_with_finished(*names: str) -> CoreWorld:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     for name in names:
         finish(world, name)
     return world
@@ -63,9 +65,7 @@ def test_an_acknowledged_batch_never_comes_again() -> None:
     world.settle("one")
     world.settle("one")
     assert world.journal.buffered == {}
-    with pytest.raises(RefusedError) as refusal:
-        world.take("one")
-    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.take("one"), RefusalCode.ALREADY_EXISTS)
     with pytest.raises(RefusedError):
         world.settle("one", GIVE_BACK)
     assert world.restart().take("two").given == []
@@ -107,11 +107,9 @@ def test_a_batch_that_is_given_back_keeps_its_place() -> None:
 
 def test_a_group_comes_whole_or_not_at_all() -> None:
     world = world_with_finished()
-    for name in "abc":
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world.trajectories(*"abc", group=GROUP)
     world.finish("a")
-    taker = world.take("one")
-    assert taker.given == []
+    assert world.take("one").given == []
     finish(world, "alone")
     assert ids_of(world, "one") == ["alone"]
     world.take("two")
@@ -122,8 +120,7 @@ def test_a_group_comes_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize("how", ["seats", "cancelled"])
 def test_a_group_below_its_quorum_is_whole_once_no_seat_can_finish(how: str) -> None:
     world = world_with_finished()
-    for name in "abc":
-        world.trajectory(trajectory_request(name, group=GroupRequest("g", 3, 3)))
+    world.trajectories(*"abc", group=GroupRequest("g", 3, 3))
     world.finish("a")
     world.close_trajectory("b", TrajectoryEnd.ABANDONED)
     taker = world.take("one")
@@ -136,13 +133,11 @@ def test_a_group_below_its_quorum_is_whole_once_no_seat_can_finish(how: str) -> 
 
 def test_a_lost_member_leaves_its_seat_and_the_group_waits_for_another() -> None:
     world = world_with_finished()
-    for name in "abc":
-        world.trajectory(trajectory_request(name, group=GroupRequest("g", 3, 3)))
+    world.trajectories(*"abc", group=GroupRequest("g", 3, 3))
     world.finish("a")
     world.finish("b")
     world.close_trajectory("c", TrajectoryEnd.LOST)
-    taker = world.take("one", 3)
-    assert taker.given == []
+    assert world.take("one", 3).given == []
     world.trajectory(trajectory_request("d", group=GroupRequest("g", 3, 3)))
     world.finish("d")
     assert ids_of(world, "one") == ["a", "b", "d"]
@@ -150,8 +145,7 @@ def test_a_lost_member_leaves_its_seat_and_the_group_waits_for_another() -> None
 
 def test_a_restart_keeps_all_of_it() -> None:
     world = world_with_finished("a", "b", "c")
-    for name in "xyz":
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world.trajectories(*"xyz", group=GROUP)
     world.finish("x")
     world.take("done")
     world.settle("done")
@@ -179,8 +173,7 @@ def test_a_repeated_finish_is_accepted_and_another_result_is_not() -> None:
 
 
 def test_payloads_are_left_to_those_that_collect_idle_ones() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     finish(world, "a", "payload")
     world.take("one")
     todo = world.handle(events.BatchSettled(world._reply(), "job", "one", events.Settlement.ACKNOWLEDGE))
@@ -188,15 +181,12 @@ def test_payloads_are_left_to_those_that_collect_idle_ones() -> None:
 
 
 def test_a_full_buffer_holds_up_new_trajectories_and_no_group_that_has_begun() -> None:
-    world = CoreWorld(planner=ElasticPlanner())
+    world = world_with_job(job_request(max_buffered=2), planner=ElasticPlanner())
     world.manager()
-    world.job(job_request(max_buffered=2))
     pair = GroupRequest("pair", 2, 2)
-    for name in ("a", "b"):
-        world.trajectory(name)
+    world.trajectories("a", "b")
     world.trajectory(trajectory_request("p1", group=pair))
-    world.reset("begun", "p1")
-    world.plan()
+    world.reset("begun", "p1", plan=True)
     world.finish("a")
     world.finish("b")
     world.trajectory("new")
@@ -218,14 +208,11 @@ def test_a_full_buffer_holds_up_new_trajectories_and_no_group_that_has_begun() -
 
 
 def test_requests_have_bounds() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_buffered=8))
+    world = world_with_job(job_request(max_buffered=8))
     with pytest.raises(RefusedError, match="at most 8"):
         world.take("large", 9)
     takers = [world.take(f"b{number}") for number in range(MAX_TAKERS)]
-    with pytest.raises(RefusedError) as refusal:
-        world.take("one-more")
-    assert refusal.value.code is RefusalCode.RESOURCE_EXHAUSTED
+    refusal(lambda: world.take("one-more"), RefusalCode.RESOURCE_EXHAUSTED)
     takers[0].gone = True
     world.take("one-more")
 
@@ -241,8 +228,7 @@ def test_only_the_newest_acknowledgements_are_remembered() -> None:
 
 
 def test_the_clients_of_a_job_are_gone_and_what_they_had_goes_back() -> None:
-    world = CoreWorld()
-    world.job(job_request(grace=5.0))
+    world = world_with_job(job_request(grace=5.0))
     finish(world, "a")
     world.take("one", lease_s=1000.0)
     world.end_session()
@@ -261,8 +247,7 @@ def test_a_closed_job_forgets_its_buffer() -> None:
 
 
 def test_what_is_stale_when_it_is_taken_is_dropped_and_counted() -> None:
-    world = CoreWorld()
-    world.job(job_request(staleness=StalenessPolicy(select_within=1)))
+    world = world_with_job(job_request(staleness=StalenessPolicy(select_within=1)))
     for name in ("old", "older-sibling"):
         group = None if name == "old" else GroupRequest("g", 2, 2)
         world.trajectory(trajectory_request(name, group=group))
@@ -287,15 +272,13 @@ def test_what_is_stale_when_it_is_taken_is_dropped_and_counted() -> None:
 
 
 def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request(staleness=StalenessPolicy(admit_within=1)))
     world.manager(cores=64, memory=1_000_000)
-    world.job(job_request(staleness=StalenessPolicy(admit_within=1)))
     taker = world.take("v0", 2)
 
     def begin(name: str) -> bool:
         world.trajectory(name)
-        world.reset(f"reset-{name}", name)
-        world.plan()
+        world.reset(f"reset-{name}", name, plan=True)
         return world.state.jobs["job"].trajectories[name].admitted_at is not None
 
     assert [begin(name) for name in ("slow", "a", "b", "c", "d")] == [True, True, True, True, False]
@@ -314,14 +297,12 @@ def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
 
 
 def test_a_paced_trajectory_that_waits_is_not_evicted() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request(max_staleness=2, staleness=StalenessPolicy(admit_within=1)))
     world.manager(cores=64, memory=1_000_000)
-    world.job(job_request(max_staleness=2, staleness=StalenessPolicy(admit_within=1)))
     world.take("v0", 1)
     for name in ("live", "other", "waits"):
         world.trajectory(name)
-        world.reset(f"reset-{name}", name)
-        world.plan()
+        world.reset(f"reset-{name}", name, plan=True)
     trajectories = world.state.jobs["job"].trajectories
     assert trajectories["waits"].admitted_at is None
     world.publish(3)
@@ -329,8 +310,7 @@ def test_a_paced_trajectory_that_waits_is_not_evicted() -> None:
 
 
 def test_a_job_is_paced_after_a_restart_though_nothing_is_leased() -> None:
-    world = CoreWorld()
-    world.job(job_request(staleness=StalenessPolicy(admit_within=1)))
+    world = world_with_job(job_request(staleness=StalenessPolicy(admit_within=1)))
     world.trajectory("t")
     world.finish("t")
     world.take("v0", 1)
@@ -341,8 +321,7 @@ def test_a_job_is_paced_after_a_restart_though_nothing_is_leased() -> None:
 @pytest.mark.parametrize("how", ["lease ended", "given back", "job expired"])
 @pytest.mark.parametrize("restarts", [False, True])
 def test_an_id_that_went_back_names_no_other_batch(how: str, restarts: bool) -> None:
-    world = CoreWorld()
-    world.job(job_request(grace=5.0))
+    world = world_with_job(job_request(grace=5.0))
     for name in "abc":
         finish(world, name)
     world.take("one", lease_s=4.0)
@@ -354,13 +333,9 @@ def test_an_id_that_went_back_names_no_other_batch(how: str, restarts: bool) -> 
     if restarts:
         world = world.restart()
     assert not world.state.jobs["job"].buffer.batches
-    with pytest.raises(RefusedError, match="went back") as refusal:
-        world.take("one")
-    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.take("one"), RefusalCode.ALREADY_EXISTS, "went back")
     for settlement in events.Settlement:
-        with pytest.raises(RefusedError) as refusal:
-            world.settle("one", settlement)
-        assert refusal.value.code is RefusalCode.NOT_FOUND
+        refusal(partial(world.settle, "one", settlement), RefusalCode.NOT_FOUND)
     world.take("two", 3)
     assert ids_of(world, "two") == ["a", "b", "c"]
 
@@ -398,14 +373,13 @@ def refusal_of_finish(world: CoreWorld, name: str, group: GroupRequest | None = 
         world.trajectory(trajectory_request(name, group=group))
     try:
         world.finish(name)
-    except RefusedError as refusal:
-        return refusal
+    except RefusedError as refused:
+        return refused
     return None
 
 
 def test_a_buffer_has_a_hard_bound_and_says_when_to_come_again() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_buffered=5))
+    world = world_with_job(job_request(max_buffered=5))
     assert [refusal_of_finish(world, f"t{number}") for number in range(10)] == [None] * 10
     refusal = refusal_of_finish(world, "late")
     assert refusal is not None
@@ -423,8 +397,7 @@ def test_a_buffer_has_a_hard_bound_and_says_when_to_come_again() -> None:
 
 
 def test_a_trajectory_that_waits_for_room_is_not_idle() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_buffered=1))
+    world = world_with_job(job_request(max_buffered=1))
     for name in ("a", "b"):
         finish(world, name)
     world.trajectory(trajectory_request("late", idle_timeout=10.0))
@@ -437,8 +410,7 @@ def test_a_trajectory_that_waits_for_room_is_not_idle() -> None:
 
 def test_what_requests_wait_for_finishes_in_a_full_buffer() -> None:
     """Of groups the oldest alone: the others would fill the buffer, and none would be whole."""
-    world = CoreWorld()
-    world.job(job_request(max_buffered=4))
+    world = world_with_job(job_request(max_buffered=4))
     groups = {name: GroupRequest(name, 4, 4) for name in ("g", "h", "i")}
     for number in range(3):
         for name, group in groups.items():
@@ -458,12 +430,16 @@ def test_what_requests_wait_for_finishes_in_a_full_buffer() -> None:
 
 
 def test_a_group_that_never_fits_is_refused_when_it_is_opened() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_buffered=4))
+    world = world_with_job(job_request(max_buffered=4))
     world.trajectory(trajectory_request("fits", group=GroupRequest("g", 20, 8)))
-    with pytest.raises(RefusedError, match="at most 8") as refusal:
-        world.trajectory(trajectory_request("large", group=GroupRequest("h", 20, 9)))
-    assert (refusal.value.code, refusal.value.field) == (RefusalCode.INVALID_ARGUMENT, "trajectory.group.quorum")
+    assert (
+        refusal(
+            lambda: world.trajectory(trajectory_request("large", group=GroupRequest("h", 20, 9))),
+            RefusalCode.INVALID_ARGUMENT,
+            "at most 8",
+        ).field
+        == "trajectory.group.quorum"
+    )
 
 
 @pytest.mark.parametrize("bound", ["max_open_bytes", "max_job_open_bytes"])
@@ -473,9 +449,7 @@ def test_a_buffer_is_bounded_in_bytes(bound: str) -> None:
     world.trajectory("a")
     world.trajectory("b")
     world.finish("a", "x" * 600)
-    with pytest.raises(RefusedError, match="1000") as refusal:
-        world.finish("b", "x" * 600)
-    assert (refusal.value.code, refusal.value.retry_after) == (RefusalCode.RESOURCE_EXHAUSTED, 1.0)
+    assert refusal(lambda: world.finish("b", "x" * 600), RefusalCode.RESOURCE_EXHAUSTED, "1000").retry_after == 1.0
     world.take("one")
     world.settle("one")
     world.finish("b", "x" * 600)

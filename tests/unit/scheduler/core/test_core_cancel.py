@@ -8,10 +8,11 @@ import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import Cancellation
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_requests import LONG, action_request, key_of
-from tests.support.core_world import SETTINGS, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import SETTINGS, world_with_call, world_with_sandbox, world_with_trajectory
+from tests.support.refusals import refusal
 
 
 def test_a_queued_action_is_cancelled_at_once() -> None:
@@ -24,10 +25,7 @@ def test_a_queued_action_is_cancelled_at_once() -> None:
 
 
 def test_an_action_in_backoff_is_cancelled_at_once() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    manager.start("a")
+    world, manager, _ = world_with_call()
     manager.fail("a")
     world.cancel("a")
     assert world.cancellation("a").reason == "cancelled by its client"
@@ -37,8 +35,7 @@ def test_an_action_in_backoff_is_cancelled_at_once() -> None:
 
 def test_a_running_action_is_cancelled_by_its_manager_with_what_it_has() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", ActionKind.GENERATE))
-    world.plan()
+    world.submit(action_request("a", ActionKind.GENERATE), plan=True)
     grant = manager.start("a")
     world.cancel("a", "enough")
     world.cancel("a", "again")
@@ -52,8 +49,9 @@ def test_a_running_action_is_cancelled_by_its_manager_with_what_it_has() -> None
 def test_a_manager_that_ignores_a_cancel_has_the_grace_and_no_more(looks_at_s: float) -> None:
     """Whenever the scheduler looks at the action's own deadline meanwhile."""
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", timeouts=replace(LONG, schedule_to_start=looks_at_s, start_to_close=1000.0)))
-    world.plan()
+    world.submit(
+        action_request("a", timeouts=replace(LONG, schedule_to_start=looks_at_s, start_to_close=1000.0)), plan=True
+    )
     manager.start("a")
     world.cancel("a", "enough")
     manager.live(SETTINGS.cancel_grace - 1.0)
@@ -63,20 +61,14 @@ def test_a_manager_that_ignores_a_cancel_has_the_grace_and_no_more(looks_at_s: f
 
 
 def test_an_action_that_ends_well_before_its_cancel_arrives_has_succeeded() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    manager.start("a")
+    world, manager, _ = world_with_call()
     world.cancel("a")
     manager.end("a")
     assert world.state_of("a") is ActionState.SUCCEEDED
 
 
 def test_an_action_that_fails_on_its_cancel_is_cancelled_and_not_tried_again() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    manager.start("a")
+    world, manager, _ = world_with_call()
     world.cancel("a", "enough")
     manager.fail("a")
     assert world.cancellation("a").reason == "enough"
@@ -84,22 +76,18 @@ def test_an_action_that_fails_on_its_cancel_is_cancelled_and_not_tried_again() -
 
 def test_a_finished_action_stays_as_it_is() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     manager.run("a")
     world.cancel("a")
     assert world.state_of("a") is ActionState.SUCCEEDED
-    with pytest.raises(RefusedError) as refused:
-        world.cancel("b")
-    assert refused.value.code is RefusalCode.NOT_FOUND
+    refusal(lambda: world.cancel("b"), RefusalCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize("kind", [ActionKind.ENV_STEP, ActionKind.GENERATE])
 def test_an_attempt_that_does_not_stop_is_left_behind_and_keeps_its_units(kind: ActionKind) -> None:
     world, manager = world_with_sandbox()
     world.submit(action_request("a", kind, "t"))
-    world.step("behind")
-    world.plan()
+    world.step("behind", plan=True)
     manager.start("a")
     free = dict(manager.free)
     world.cancel("a", "enough")
@@ -119,8 +107,7 @@ def test_an_attempt_that_does_not_stop_is_left_behind_and_keeps_its_units(kind: 
 
 def test_a_reset_that_does_not_stop_and_ends_late_has_its_sandbox_destroyed() -> None:
     world, manager = world_with_trajectory()
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.start("reset")
     world.cancel("reset")
     manager.heartbeat()
@@ -134,25 +121,20 @@ def test_a_reset_that_does_not_stop_and_ends_late_has_its_sandbox_destroyed() ->
 def test_the_next_reset_does_not_wait_for_an_attempt_that_does_not_stop() -> None:
     world, manager = world_with_sandbox()
     world.step("stuck")
-    world.reset("again")
-    world.plan()
+    world.reset("again", plan=True)
     manager.start("stuck")
     world.cancel("stuck")
     manager.heartbeat()
     world.wait(6.0)
     manager.run("again")
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     assert manager.grant("step").sandbox_id == "again#1"
     manager.end("stuck")
     assert world.state_of("stuck") is ActionState.CANCELLED
 
 
 def test_a_cancelled_action_of_a_lost_manager_is_cancelled_and_not_tried_again() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    manager.start("a")
+    world, _, _ = world_with_call()
     world.wait(9.0)
     world.cancel("a", "enough")
     world.wait(2.0)
@@ -161,10 +143,7 @@ def test_a_cancelled_action_of_a_lost_manager_is_cancelled_and_not_tried_again()
 
 
 def test_a_cancel_that_its_manager_may_have_missed_is_repeated_when_it_is_back() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_call()
     manager.disconnect()
     world.cancel("a", "enough")
     manager.join([manager.running(grant)])

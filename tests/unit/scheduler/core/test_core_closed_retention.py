@@ -14,7 +14,7 @@ from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.closed_view import closed_view
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld
+from tests.support.core_world import SETTINGS, CoreWorld, world_with_job
 
 KEPT_S = 1_600.0
 GROUP = GroupRequest("g", 3, 3)
@@ -24,9 +24,8 @@ COMPLETED, ABANDONED, LOST = TrajectoryEnd.COMPLETED, TrajectoryEnd.ABANDONED, T
 def world_of(*trajectories: str, kept: int = 1_000, kept_bytes: int = 1 << 20) -> CoreWorld:
     """A world whose job has had these trajectories, all completed."""
     settings = replace(SETTINGS, finished_actions=kept, finished_actions_bytes=kept_bytes, finished_actions_s=KEPT_S)
-    world = CoreWorld(settings=settings)
+    world = world_with_job(job_request("job"), settings=settings)
     world.manager()
-    world.job(job_request("job"))
     for trajectory_id in trajectories:
         world.trajectory(trajectory_id)
         world.close_trajectory(trajectory_id)
@@ -85,8 +84,7 @@ def test_a_trajectory_stays_while_an_action_of_it_is_open() -> None:
     world = world_of()
     manager = world.state.managers["m"]
     world.trajectory("t")
-    world.submit(action_request("a", ActionKind.GENERATE, "t", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("a", ActionKind.GENERATE, "t", demand=fixed(cpu=1)), plan=True)
     world.close_trajectory("t")
     job = world.state.jobs["job"]
     assert (list(job.closing), job.closed_count, job.open_trajectories) == (["t"], 0, 1)
@@ -214,8 +212,7 @@ def test_a_closed_job_forgets_its_trajectories_too() -> None:
 @pytest.mark.parametrize("bound", ["max_open_trajectories", "max_job_open_trajectories", "max_open_bytes"])
 def test_open_trajectories_are_bounded(bound: str) -> None:
     few: dict[str, Any] = {bound: 200 if bound == "max_open_bytes" else 2}
-    world = CoreWorld(settings=replace(SETTINGS, **few))
-    world.job(job_request("job"))
+    world = world_with_job(job_request("job"), settings=replace(SETTINGS, **few))
     for name in ("a", "b"):
         world.trajectory(sibling(name))
     world.close_trajectory("a")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
 from callsheet.scheduler.core.state.entities import MAX_STORY
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.plan import Assignment, GrantPrediction, Plan
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
-from tests.support.core_world import CoreWorld, FakeManager, world_with_trajectory
+from tests.support.core_world import CoreWorld, FakeManager, world_with_manager, world_with_trajectory
+from tests.support.refusals import refusal
 
 
 def running(least: int = 1, most: int = 4, *, cores: int = 4, given: int = 2) -> tuple[CoreWorld, FakeManager]:
-    world = CoreWorld()
-    manager = world.manager(cores=cores)
-    world.job()
+    world, manager = world_with_manager(cores=cores)
     world.submit(action_request("a", ActionKind.REWARD, demand=elastic(least, most)))
     world.propose("a", "m", cpu=given)
     manager.start("a")
@@ -28,8 +26,7 @@ def test_a_wider_grant_gets_more_cores_and_keeps_those_it_has() -> None:
     before = manager.grant("a").cores
     world.resize("a", 4)
     resized = manager.stream.last(commands.ResizeAttempt)
-    assert (resized.resources, resized.cores[:2]) == ({"cpu": 4}, before)
-    assert sorted(resized.cores) == [0, 1, 2, 3]
+    assert (resized.resources, resized.cores[:2], sorted(resized.cores)) == ({"cpu": 4}, before, [0, 1, 2, 3])
     assert manager.free["cpu"] == 0
     manager.end("a")
     assert manager.free["cpu"] == 4
@@ -41,15 +38,13 @@ def test_a_narrower_grant_gives_cores_back_at_once() -> None:
     resized = manager.stream.last(commands.ResizeAttempt)
     assert (resized.resources, len(resized.cores)) == ({"cpu": 1}, 1)
     assert manager.free["cpu"] == 3
-    world.submit(action_request("b", demand=fixed(cpu=3)))
-    world.plan()
+    world.submit(action_request("b", demand=fixed(cpu=3)), plan=True)
     assert set(manager.grant("b").cores).isdisjoint(resized.cores)
 
 
 def test_a_resize_names_lent_cores_too() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1)))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1)), plan=True)
     held = manager.run("reset").cores
     world.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=elastic(1, 3)))
     world.propose("a", "m", cpu=1)
@@ -69,14 +64,11 @@ def test_what_a_broken_stream_swallowed_is_said_again() -> None:
     manager.disconnect()
     manager.join([manager.running(grant)])
     assert manager.stream.last(commands.ResizeAttempt).resources == {"cpu": 3}
-    kinds = [type(command) for command in manager.stream.sent]
-    assert kinds[0] is commands.AcceptManager
+    assert type(manager.stream.sent[0]) is commands.AcceptManager
 
 
 def test_predictions_reach_the_manager() -> None:
-    world = CoreWorld()
-    manager = world.manager("m")
-    world.job()
+    world, manager = world_with_manager("m")
     world.submit(action_request("a", demand=elastic(1, 4)))
     prediction = GrantPrediction(execution_s=3.5, use=1.2)
     world.handle(events.PlanReady(Plan((Assignment(key_of("a"), "m", {"cpu": 2}, prediction),))))
@@ -102,9 +94,7 @@ def test_a_draining_manager_finishes_and_gets_nothing_new() -> None:
     manager.disconnect()
     assert "m" not in world.state.managers
     assert not world.state.lost_managers, "it left in good order"
-    with pytest.raises(RefusedError) as refused:
-        world.drain("m")
-    assert refused.value.code is RefusalCode.NOT_FOUND
+    refusal(lambda: world.drain("m"), RefusalCode.NOT_FOUND)
 
 
 def test_a_draining_manager_that_leaves_early_has_its_lease() -> None:
@@ -113,8 +103,7 @@ def test_a_draining_manager_that_leaves_early_has_its_lease() -> None:
     manager.disconnect()
     assert "m" in world.state.managers
     manager.join([manager.running(manager.grant("a"))])
-    world.submit(action_request("b"))
-    world.plan()
+    world.submit(action_request("b"), plan=True)
     assert manager.has("b"), "it registered again, so it takes attempts again"
 
 
@@ -125,8 +114,7 @@ def test_a_manager_that_was_told_to_drain_is_told_again_when_it_comes_back() -> 
     running_still = manager.running(manager.grant("a"))
     manager.join([running_still])
     assert manager.stream.all(commands.DrainManager)
-    world.submit(action_request("b"))
-    world.plan()
+    world.submit(action_request("b"), plan=True)
     assert not manager.has("b")
     manager.disconnect()
     stream = manager.join([running_still])

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.core_requests import action_request, fixed, kept, key_of, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_trajectory
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_job, world_with_trajectory
 
 GIB = 1024
 
@@ -46,8 +46,7 @@ def world_with_kept_sandbox(*, memory: int = 2 * GIB, start_cpu: int = 1) -> tup
     """A trajectory whose sandbox has a demand that it keeps; the reset itself cost nothing."""
     world, manager = world_with_trajectory()
     demand = kept(start_cpu=start_cpu, memory=memory)
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=demand))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=demand), plan=True)
     end(manager, "reset", Cost())
     return world, manager
 
@@ -78,9 +77,7 @@ def test_nobody_can_make_a_sum_grow_without_bound() -> None:
 
 def test_an_attempt_is_charged_to_its_action_its_trajectory_and_its_job() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("inside", trajectory_id="t"))
-    world.submit(action_request("alone"))
-    world.plan()
+    world.submit(action_request("inside", trajectory_id="t"), action_request("alone"), plan=True)
     end(manager, "inside", Cost({"cpu": 2.0}, {"cpu": 1.5, "calls:search": 1.0}))
     end(manager, "alone", Cost({"cpu": 4.0}, {"tokens_in": 7.0}))
     of_job, of_trajectory = costs(world)
@@ -97,8 +94,7 @@ def test_an_attempt_is_charged_to_its_action_its_trajectory_and_its_job() -> Non
 @pytest.mark.parametrize("last", [None, events.AttemptFailed(FailureKind.ENV, "broken")])
 def test_a_repeated_attempt_costs_too(last: events.AttemptResult | None) -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     end(manager, "a", Cost({"cpu": 3.0}), events.AttemptFailed(FailureKind.INFRA, "engine_failed"))
     world.wait(1.0)
     end(manager, "a", Cost({"cpu": 2.0}, {"cpu": 2.0}), last)
@@ -108,8 +104,7 @@ def test_a_repeated_attempt_costs_too(last: events.AttemptResult | None) -> None
 
 def test_what_is_cancelled_costs_what_it_took_until_it_stopped() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     grant = manager.start("a")
     world.cancel("a")
     manager.end(grant, events.AttemptCancelled(), cost=Cost({"cpu": 1.0}))
@@ -118,8 +113,7 @@ def test_what_is_cancelled_costs_what_it_took_until_it_stopped() -> None:
 
 def test_an_attempt_that_outlives_its_action_is_charged_when_it_ends() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     grant = manager.start("a")
     world.cancel("a")
     manager.live(SETTINGS.cancel_grace + 1.0)
@@ -132,12 +126,10 @@ def test_an_attempt_that_outlives_its_action_is_charged_when_it_ends() -> None:
 
 
 def test_an_attempt_that_outlives_what_is_kept_of_its_trajectory_is_charged_to_its_job() -> None:
-    world = CoreWorld(settings=replace(SETTINGS, finished_actions_s=10.0))
+    world = world_with_job(settings=replace(SETTINGS, finished_actions_s=10.0))
     manager = world.manager()
-    world.job()
     world.trajectory("t")
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     grant = manager.start("a")
     world.cancel("a")
     manager.live(SETTINGS.cancel_grace + 1.0)
@@ -151,8 +143,7 @@ def test_an_attempt_that_outlives_what_is_kept_of_its_trajectory_is_charged_to_i
 
 def test_a_lost_manager_tells_nothing_so_its_grants_count_until_it_is_given_up() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t", called_once=True, demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t", called_once=True, demand=fixed(cpu=2)), plan=True)
     grant = manager.start("a")
     began = world.now
     world.wait(SETTINGS.manager_lease + 1.0)
@@ -168,8 +159,7 @@ def test_a_lost_manager_tells_nothing_so_its_grants_count_until_it_is_given_up()
 
 def test_one_that_never_began_costs_nothing() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     world.now += 50.0
     manager.join()
     assert costs(world) == (Cost(), Cost())
@@ -179,8 +169,7 @@ def test_a_sandbox_holds_its_demand_between_commands_until_its_end() -> None:
     world, manager = world_with_kept_sandbox()
     world.now += 10.0
     assert costs(world) == (Cost({"memory": 20.0}), Cost({"memory": 20.0}))
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     end(manager, "step", Cost({"cpu": 3.0}))
     world.now += 5.0
     world.close_trajectory("t", TrajectoryEnd.COMPLETED)
@@ -192,8 +181,7 @@ def test_a_sandbox_holds_its_demand_between_commands_until_its_end() -> None:
 def test_one_that_gives_memory_back_holds_and_uses_what_is_measured() -> None:
     world, manager = world_with_kept_sandbox(memory=4 * GIB)
     world.now += 1.0
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     manager.end(manager.start("step"), held_mib=GIB // 2, cost=Cost())
     world.now += 8.0
     assert costs(world)[1] == Cost({"memory": 4.0 + 4.0}, {"memory": 4.0})
@@ -204,8 +192,7 @@ def test_a_lost_sandbox_and_one_that_is_made_anew_hold_while_they_live() -> None
     world.now += 10.0
     world.handle(events.SandboxLost("m", SandboxRef("job", "t", "reset#1"), "gone"))
     world.now += 50.0
-    world.submit(action_request("again", ActionKind.ENV_RESET, "t", demand=kept(start_cpu=1, memory=GIB)))
-    world.plan()
+    world.submit(action_request("again", ActionKind.ENV_RESET, "t", demand=kept(start_cpu=1, memory=GIB)), plan=True)
     end(manager, "again", Cost())
     world.now += 4.0
     assert costs(world)[1] == Cost({"memory": 20.0 + 4.0})
@@ -213,8 +200,7 @@ def test_a_lost_sandbox_and_one_that_is_made_anew_hold_while_they_live() -> None
 
 def test_a_copy_of_a_sandbox_costs_its_action_and_the_sandbox_goes_on() -> None:
     world, manager = world_with_kept_sandbox()
-    world.submit(action_request("score", ActionKind.REWARD, "t", copy=SandboxCopy.ALWAYS))
-    world.plan()
+    world.submit(action_request("score", ActionKind.REWARD, "t", copy=SandboxCopy.ALWAYS), plan=True)
     world.now += 6.0
     end(manager, "score", Cost({"cpu": 6.0, "memory": 12.0}, {"cpu": 5.0}))
     assert costs(world)[1] == Cost({"cpu": 6.0, "memory": 12.0 + 12.0}, {"cpu": 5.0})
@@ -223,8 +209,7 @@ def test_a_copy_of_a_sandbox_costs_its_action_and_the_sandbox_goes_on() -> None:
 @pytest.mark.parametrize("back", [True, False])
 def test_a_restart_loses_nothing_and_a_sandbox_holds_on_meanwhile(back: bool) -> None:
     world, manager = world_with_kept_sandbox()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     end(manager, "a", Cost({"cpu": 3.0}, {"calls:search": 2.0}))
     world.now += 10.0
     before = costs(world)
@@ -248,8 +233,7 @@ def test_a_group_costs_what_its_members_do_open_closed_or_lost() -> None:
     spent: Mapping[str, float] = {"one": 1.0, "two": 2.0, "three": 4.0}
     for name, amount in spent.items():
         world.trajectory(trajectory_request(name, group=GroupRequest("g", 3, 3)))
-        world.submit(action_request(f"a-{name}", trajectory_id=name))
-        world.plan()
+        world.submit(action_request(f"a-{name}", trajectory_id=name), plan=True)
         end(manager, f"a-{name}", Cost({"cpu": amount}))
     world.close_trajectory("one", TrajectoryEnd.COMPLETED)
     world.close_trajectory("two", TrajectoryEnd.LOST)
@@ -260,8 +244,7 @@ def test_a_group_costs_what_its_members_do_open_closed_or_lost() -> None:
 
 def test_a_job_that_has_the_id_of_a_closed_one_begins_at_nothing() -> None:
     world, manager = world_with_kept_sandbox()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     grant = manager.start("a")
     world.now += 10.0
     world.close_job()
@@ -283,14 +266,12 @@ def closed_cost(world: CoreWorld) -> Cost:
 
 def test_a_closed_job_costs_what_its_sandboxes_held_until_the_close() -> None:
     world, manager = world_with_kept_sandbox()
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     end(manager, "step", Cost({"cpu": 3.0}))
     world.now += 5.0
     world = world.restart()
     world.now += 5.0
-    told = costs(world)[0]
-    assert told == Cost({"memory": 20.0, "cpu": 3.0})
+    assert costs(world)[0] == Cost({"memory": 20.0, "cpu": 3.0})
     world.now += 2.0
     world.close_job()
     assert closed_cost(world) == Cost({"memory": 24.0, "cpu": 3.0})
@@ -300,8 +281,7 @@ def test_a_closed_job_costs_what_its_sandboxes_held_until_the_close() -> None:
 
 def test_an_attempt_that_outlives_its_job_counts_when_it_ends() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"))
-    world.plan()
+    world.submit(action_request("a", trajectory_id="t"), plan=True)
     grant = manager.start("a")
     world.close_job()
     assert closed_cost(world) == Cost()
@@ -340,8 +320,7 @@ def test_a_closed_job_costs_what_was_told_before_and_what_its_attempts_told_afte
     for number in range(steps):
         match draw.choice(["step", "alone", "end", "wait", "restart"]):
             case "step" | "alone" as kind:
-                world.submit(action_request(f"{kind}{number}", trajectory_id="t" if kind == "step" else ""))
-                world.plan()
+                world.submit(action_request(f"{kind}{number}", trajectory_id="t" if kind == "step" else ""), plan=True)
                 if manager.has(f"{kind}{number}"):
                     running.append(manager.start(f"{kind}{number}"))
             case "end" if running:

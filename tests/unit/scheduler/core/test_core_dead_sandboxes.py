@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKind, FailureKind
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, job_request
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job
 
 DIED = events.AttemptFailed(FailureKind.ENV, "state_lost", "the sandbox died while a command ran in it")
 LOST = events.SandboxLost("m", SandboxRef("job", "t", "reset#1"), "the process is gone")
@@ -18,16 +18,13 @@ LOST = events.SandboxLost("m", SandboxRef("job", "t", "reset#1"), "the process i
 
 def running(*, infra: bool = False) -> tuple[CoreWorld, FakeManager]:
     """A world where one step runs and another waits."""
-    world = CoreWorld()
+    world = world_with_job(job_request(dead_sandbox_is_infra=infra))
     manager = world.manager("m")
-    world.job(job_request(dead_sandbox_is_infra=infra))
     world.trajectory("t")
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.run("reset")
     world.step("step")
-    world.step("waiting")
-    world.plan()
+    world.step("waiting", plan=True)
     manager.start("step")
     return world, manager
 
@@ -69,16 +66,14 @@ def test_one_that_ran_out_of_memory_is_the_same_for_those_behind() -> None:
     world.handle(LOST)
     manager.end("step", events.AttemptFailed(FailureKind.RESOURCE_LIMIT, "out_of_memory"))
     assert world.failure("step").kind is FailureKind.RESOURCE_LIMIT
-    assert world.failure("waiting").kind is FailureKind.ENV
-    assert world.state.jobs["job"].dead_sandboxes == 0
+    assert (world.failure("waiting").kind, world.state.jobs["job"].dead_sandboxes) == (FailureKind.ENV, 0)
 
 
 def test_a_reset_begins_anew_and_what_outside_ends_is_nobodys_fault() -> None:
     world, manager = running()
     world.handle(LOST)
     manager.end("step", DIED)
-    world.reset("again")
-    world.plan()
+    world.reset("again", plan=True)
     manager.run("again")
     world.handle(events.SandboxLost("m", SandboxRef("job", "t", "again#1"), "its machine is gone"))
     world.step("after")
@@ -87,11 +82,9 @@ def test_a_reset_begins_anew_and_what_outside_ends_is_nobodys_fault() -> None:
 
 def test_a_reward_in_a_sandbox_of_its_own_is_tried_again_only_where_nobody_inside_is_to_blame() -> None:
     for infra in (True, False):
-        world = CoreWorld()
+        world = world_with_job(job_request(dead_sandbox_is_infra=infra))
         manager = world.manager("m")
-        world.job(job_request(dead_sandbox_is_infra=infra))
-        world.submit(action_request("reward", ActionKind.REWARD))
-        world.plan()
+        world.submit(action_request("reward", ActionKind.REWARD), plan=True)
         manager.start("reward")
         manager.end("reward", DIED)
         assert ("reward" in [key.action_id for key in world.outcomes]) == (not infra)

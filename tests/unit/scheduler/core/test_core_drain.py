@@ -12,7 +12,7 @@ from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request
-from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_sandbox
+from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_sandbox, world_with_step
 
 
 def told_to_leave(manager: FakeManager) -> bool:
@@ -24,16 +24,14 @@ def test_a_trajectory_goes_on_to_its_end_on_a_manager_that_is_to_leave() -> None
     other = world.manager("other")
     world.drain("m")
     for turn in range(3):
-        world.step(f"step-{turn}")
-        world.plan()
+        world.step(f"step-{turn}", plan=True)
         manager.run(f"step-{turn}")
         manager.heartbeat()
         assert world.state_of(f"step-{turn}") is ActionState.SUCCEEDED
         assert not told_to_leave(manager)
     world.trajectory("new")
     world.reset("new-reset", "new")
-    world.submit(action_request("score", ActionKind.REWARD))
-    world.plan()
+    world.submit(action_request("score", ActionKind.REWARD), plan=True)
     assert other.has("new-reset")
     assert other.has("score")
     world.close_trajectory("t")
@@ -50,18 +48,14 @@ def test_nothing_new_waits_for_a_manager_that_is_to_leave(kind: ActionKind) -> N
     world.drain("m")
     world.trajectory("new")
     trajectory = "new" if kind is ActionKind.ENV_RESET else ""
-    world.submit(action_request("a", kind, trajectory))
-    world.plan()
+    world.submit(action_request("a", kind, trajectory), plan=True)
     assert world.state_of("a") is ActionState.QUEUED
     world.propose("a", "m", cpu=1)
     assert not manager.has("a"), "not even where a plan says so"
 
 
 def test_a_deadline_ends_the_wait_for_sandboxes() -> None:
-    world, manager = world_with_sandbox()
-    world.step("step")
-    world.plan()
-    manager.start("step")
+    world, manager, _ = world_with_step("step")
     world.drain("m", deadline=10.0)
     manager.live(9.0)
     assert not told_to_leave(manager)
@@ -124,10 +118,7 @@ def test_a_manager_without_anything_leaves_at_once() -> None:
 
 
 def test_a_lost_manager_is_remembered_with_its_time_until_it_comes_back() -> None:
-    world, manager = world_with_sandbox()
-    world.step("step")
-    world.plan()
-    manager.start("step")
+    world, manager, _ = world_with_step("step")
     manager.disconnect()
     world.wait(world.state.settings.manager_lease + 1.0)
     (lost,) = world.state.lost_managers.values()

@@ -16,7 +16,10 @@ from tests.support.core_world import (
     Stream,
     node,
     service,
+    world_with_call,
+    world_with_manager,
     world_with_sandbox,
+    world_with_step,
     world_with_trajectory,
 )
 
@@ -38,8 +41,7 @@ def test_a_node_may_come_back_changed_once_nobody_is_on_it() -> None:
     world = CoreWorld()
     world.manager("one", on=node("shared", 4))
     world.wait(11.0)
-    manager = world.manager("two", on=node("shared", 6))
-    assert manager.free["cpu"] == 6
+    assert world.manager("two", on=node("shared", 6)).free["cpu"] == 6
 
 
 def test_managers_of_one_node_share_its_units() -> None:
@@ -47,10 +49,12 @@ def test_managers_of_one_node_share_its_units() -> None:
     one = world.manager("one", service("a", [ActionKind.REWARD]), on=node("shared", 2))
     two = world.manager("two", service("b", [ActionKind.TOOL_CALL]), on=node("shared", 2))
     world.job()
-    world.submit(action_request("reward", ActionKind.REWARD))
-    world.submit(action_request("tool", demand=fixed(cpu=1)))
-    world.submit(action_request("tool-2", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(
+        action_request("reward", ActionKind.REWARD),
+        action_request("tool", demand=fixed(cpu=1)),
+        action_request("tool-2", demand=fixed(cpu=1)),
+        plan=True,
+    )
     assert set(one.grant("reward").cores).isdisjoint(two.grant("tool").cores)
     assert not two.has("tool-2")
 
@@ -61,19 +65,13 @@ def test_reserved_cores_come_from_the_end_of_the_list() -> None:
     world.manager("engine", service("model", [ActionKind.GENERATE], reserved={"cpu": 2}), on=description)
     manager = world.manager("m", service("work", [ActionKind.TOOL_CALL]), on=description)
     world.job()
-    world.submit(action_request("a", demand=fixed(cpu=4)))
-    world.plan()
-    assert manager.grant("a").cores == (0, 1, 2, 4)
-    assert manager.free["cpu"] == 0
+    world.submit(action_request("a", demand=fixed(cpu=4)), plan=True)
+    assert (manager.grant("a").cores, manager.free["cpu"]) == ((0, 1, 2, 4), 0)
 
 
 def test_a_reserve_on_a_busy_node_is_a_debt_that_ends_pay() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("work", [ActionKind.TOOL_CALL]), on=node("n", 4))
-    world.job()
-    for name in ("a", "b"):
-        world.submit(action_request(name, demand=fixed(cpu=2)))
-    world.plan()
+    world, manager = world_with_manager("m", service("work", [ActionKind.TOOL_CALL]), on=node("n", 4))
+    world.submit(*(action_request(name, demand=fixed(cpu=2)) for name in ("a", "b")), plan=True)
     engine = world.manager("engine", service("model", [ActionKind.GENERATE], reserved={"cpu": 2}), on=node("n", 4))
     assert manager.free["cpu"] == -2
     world.submit(action_request("c", demand=fixed(cpu=2)))
@@ -90,12 +88,8 @@ def test_a_reserve_on_a_busy_node_is_a_debt_that_ends_pay() -> None:
 
 
 def test_slots_bound_a_service_whatever_its_node_has() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("engine", [ActionKind.GENERATE], slots=2))
-    world.job()
-    for name in ("a", "b", "c"):
-        world.submit(action_request(name, ActionKind.GENERATE))
-    world.plan()
+    world, manager = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=2))
+    world.submit(*(action_request(name, ActionKind.GENERATE) for name in ("a", "b", "c")), plan=True)
     assert [manager.has(name) for name in ("a", "b", "c")] == [True, True, False]
     assert not world.propose("c", "m")
     manager.run("a")
@@ -121,8 +115,7 @@ def test_an_image_is_begun_only_where_it_is_and_is_not_just_any_service() -> Non
 def test_nothing_is_sent_before_the_first_heartbeat() -> None:
     world, manager = world_with_trajectory(manager=False)
     manager.join(heartbeat=False)
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     assert not manager.has("a")
     manager.heartbeat()
     world.plan()
@@ -130,10 +123,7 @@ def test_nothing_is_sent_before_the_first_heartbeat() -> None:
 
 
 def test_an_attempt_survives_a_broken_stream() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_step()
     manager.disconnect()
     world.wait(5.0)
     manager.join([manager.running(grant)], [SandboxRef("job", "t", "reset#1")])
@@ -141,15 +131,13 @@ def test_an_attempt_survives_a_broken_stream() -> None:
     assert not manager.stream.all(commands.ReleaseSandbox)
     manager.end(grant)
     assert world.state_of("a") is ActionState.SUCCEEDED
-    world.step("b")
-    world.plan()
+    world.step("b", plan=True)
     assert manager.grant("b").sandbox_id == "reset#1"
 
 
 def test_an_attempt_that_began_while_its_stream_was_down_is_running() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     grant = manager.grant("a")
     manager.disconnect()
     manager.join([manager.running(grant)])
@@ -158,8 +146,7 @@ def test_an_attempt_that_began_while_its_stream_was_down_is_running() -> None:
 
 def test_a_dispatch_that_never_arrived_is_repeated_after_the_first_heartbeat() -> None:
     world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     manager.disconnect()
     manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
     world.wait(1.0)
@@ -171,10 +158,7 @@ def test_a_dispatch_that_never_arrived_is_repeated_after_the_first_heartbeat() -
 
 
 def test_an_end_that_was_kept_counts_before_the_first_heartbeat() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_step()
     manager.disconnect()
     manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
     manager.end(grant)
@@ -183,10 +167,7 @@ def test_an_end_that_was_kept_counts_before_the_first_heartbeat() -> None:
 
 
 def test_a_late_heartbeat_of_a_replaced_stream_is_not_the_first_one_of_the_new_stream() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_step()
     replaced = manager.stream
     manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
     assert replaced.last(commands.RefuseManager).refusal.rule == "registered again on another stream"
@@ -209,23 +190,18 @@ def test_the_break_of_a_replaced_stream_changes_nothing() -> None:
 def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
     world, manager = world_with_sandbox()
     world.step("step")
-    world.submit(action_request("free"))
-    world.plan()
+    world.submit(action_request("free"), plan=True)
     manager.start("step")
     manager.start("free")
     manager.join(incarnation="second")
     assert world.failure("step").reason == "state_lost"
     world.wait(1.0)
-    assert manager.grant("free").attempt == 2
-    assert manager.free == {"cpu": 4, "memory": 4096}
+    assert (manager.grant("free").attempt, manager.free) == (2, {"cpu": 4, "memory": 4096})
     assert world.state.managers["m"].incarnation == "second"
 
 
 def test_a_second_process_under_an_id_waits_until_the_first_is_silent() -> None:
-    world, manager = world_with_sandbox()
-    world.step("step")
-    world.plan()
-    manager.start("step")
+    world, manager, _ = world_with_step("step")
     other = FakeManager(world, "m", manager.node, manager.services, incarnation="second")
     for _ in range(3):
         other.join(heartbeat=False)
@@ -240,8 +216,7 @@ def test_a_second_process_under_an_id_waits_until_the_first_is_silent() -> None:
     # Its machine is gone: the stream stands, and nobody speaks.
     world.wait(world.state.settings.manager_lease / 2.0 + 0.1)
     other.join()
-    assert world.state.managers["m"].incarnation == "second"
-    assert world.failure("step").reason == "state_lost"
+    assert (world.state.managers["m"].incarnation, world.failure("step").reason) == ("second", "state_lost")
 
 
 def test_the_break_of_a_refused_stream_changes_nothing() -> None:
@@ -255,10 +230,7 @@ def test_the_break_of_a_refused_stream_changes_nothing() -> None:
 
 
 def test_a_manager_that_is_given_up_and_comes_back_runs_its_attempt_on() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_call()
     manager.disconnect()
     world.wait(10.05)
     assert world.state_of("a") is ActionState.QUEUED
@@ -271,10 +243,7 @@ def test_a_manager_that_is_given_up_and_comes_back_runs_its_attempt_on() -> None
 
 
 def test_a_manager_that_comes_back_too_late_is_told_to_stop_after_its_registration_is_answered() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_call()
     manager.disconnect()
     spare = world.manager("spare")
     spare.live(12.0)
@@ -291,8 +260,7 @@ def test_a_manager_that_comes_back_too_late_is_told_to_stop_after_its_registrati
 def test_the_acknowledgement_of_a_small_end_may_wait_until_its_manager_drains(size: int, patient: bool) -> None:
     world, manager = world_with_trajectory()
     for action in ("a", "b"):
-        world.submit(action_request(action))
-        world.plan()
+        world.submit(action_request(action), plan=True)
         if action == "b":
             world.handle(events.ManagerDraining("m", manager.stream))
         manager.end(manager.start(action), events.AttemptSucceeded(bytes(size)))
@@ -324,8 +292,7 @@ def test_strays_stay_while_an_attempt_of_unknown_origin_may_have_made_them() -> 
 
 def test_a_lost_manager_takes_held_units_and_sandboxes_with_it() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1, memory=10)))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1, memory=10)), plan=True)
     manager.run("reset")
     neighbour = world.manager("neighbour", on=manager.node)
     neighbour.live(12.0)
@@ -336,8 +303,7 @@ def test_a_lost_manager_takes_held_units_and_sandboxes_with_it() -> None:
 
 def test_events_of_unknown_managers_are_ignored() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     grant = manager.grant("a")
     stranger = Stream()
     for event in (
@@ -364,8 +330,7 @@ def test_a_running_attempt_with_units_its_node_has_not_makes_no_units_out_of_not
     done = events.AttemptSucceeded(b"done")
     world.handle(events.AttemptEnded("m", odd.token, odd.key, 1, done, True, 0.0, odd.body_hash))
     assert manager.free == {"cpu": 4, "memory": 4096}
-    world.submit(action_request("b", demand=fixed(gpu=1), wait=True))
-    world.plan()
+    world.submit(action_request("b", demand=fixed(gpu=1), wait=True), plan=True)
     assert world.state_of("b") is ActionState.QUEUED
 
 
@@ -374,8 +339,7 @@ def test_a_stray_is_released_though_its_trajectory_is_being_reset_elsewhere() ->
     manager.disconnect()
     world.wait(11.0)
     spare = world.manager("spare")
-    world.reset("again")
-    world.plan()
+    world.reset("again", plan=True)
     spare.start("again")
     manager.join([], [SandboxRef("job", "t", "reset#1")])
     assert manager.stream.last(commands.ReleaseSandbox).sandbox.sandbox_id == "reset#1"
@@ -383,8 +347,7 @@ def test_a_stray_is_released_though_its_trajectory_is_being_reset_elsewhere() ->
 
 def test_a_stray_of_a_trajectory_that_is_reset_on_the_same_manager_is_released_after_the_reset() -> None:
     world, manager = world_with_sandbox()
-    world.reset("again")
-    world.plan()
+    world.reset("again", plan=True)
     grant = manager.start("again")
     manager.disconnect()
     listed = [SandboxRef("job", "t", "reset#1"), SandboxRef("job", "t", "again#1")]
@@ -396,10 +359,7 @@ def test_a_stray_of_a_trajectory_that_is_reset_on_the_same_manager_is_released_a
 
 
 def test_what_still_runs_of_a_closed_job_is_stopped_and_forgotten() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_call()
     manager.disconnect()
     world.close_job()
     world.wait(11.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import (
@@ -16,28 +18,24 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job, world_with_manager
+from tests.support.refusals import refusal
 
 GROUP = GroupRequest("g", 3, 2)
 
 
 def group_of_three() -> tuple[CoreWorld, FakeManager]:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    for name in ("a", "b", "c"):
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world, manager = world_with_manager()
+    world.trajectories("a", "b", "c", group=GROUP)
     return world, manager
 
 
 def test_the_quorum_closes_the_siblings_with_all_they_have() -> None:
     world, manager = group_of_three()
-    world.reset("reset", "c")
-    world.plan()
+    world.reset("reset", "c", plan=True)
     manager.run("reset")
     world.step("running", "c")
-    world.step("waiting", "c")
-    world.plan()
+    world.step("waiting", "c", plan=True)
     manager.start("running")
     world.close_trajectory("a")
     assert set(world.state.jobs["job"].trajectories) == {"b", "c"}
@@ -91,8 +89,7 @@ def test_a_lost_member_leaves_its_seat_to_another_also_over_a_restart() -> None:
 
 
 def test_a_late_member_of_a_group_with_its_quorum_is_told_that_it_is_closed() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
     world.close_trajectory("a")
     opened = world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
@@ -101,11 +98,8 @@ def test_a_late_member_of_a_group_with_its_quorum_is_told_that_it_is_closed() ->
 
 
 def test_a_cancelled_group_closes_its_members_and_takes_no_more_also_after_a_restart() -> None:
-    world = CoreWorld()
-    world.manager()
-    world.job()
-    for name in ("a", "b"):
-        world.trajectory(trajectory_request(name, group=GROUP))
+    world, _ = world_with_manager()
+    world.trajectories("a", "b", group=GROUP)
     world.trajectory("apart")
     world.reset("reset", "b")
     world.close_trajectory("a")
@@ -114,9 +108,11 @@ def test_a_cancelled_group_closes_its_members_and_takes_no_more_also_after_a_res
     assert world.cancellation("reset").reason == "the prompt is bad"
     assert world.state.jobs["job"].closed_trajectories["a"].end is TrajectoryEnd.COMPLETED
     for each in (world, world.restart()):
-        with pytest.raises(RefusedError, match="was cancelled") as refused:
-            each.trajectory(trajectory_request("c", group=GROUP))
-        assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+        refusal(
+            partial(each.trajectory, trajectory_request("c", group=GROUP)),
+            RefusalCode.FAILED_PRECONDITION,
+            "was cancelled",
+        )
         each.cancel_work("g")
         assert each.state.jobs["job"].closed_trajectories["b"].reason == "the prompt is bad"
 
@@ -129,15 +125,12 @@ def test_a_cancelled_trajectory_is_closed_as_abandoned_and_a_closed_one_stays_as
     world.cancel_work(trajectory_id="b")
     assert world.state.jobs["job"].closed_trajectories["b"].end is TrajectoryEnd.COMPLETED
     for what in ({"trajectory_id": "none"}, {"group_id": "none"}):
-        with pytest.raises(RefusedError, match="names no") as refused:
-            world.cancel_work(**what)
-        assert (refused.value.code, refused.value.field) == (RefusalCode.NOT_FOUND, next(iter(what)))
+        assert refusal(partial(world.cancel_work, **what), RefusalCode.NOT_FOUND, "names no").field == next(iter(what))
 
 
 def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
     world, manager = group_of_three()
-    world.submit(action_request("running", ActionKind.GENERATE, "a"))
-    world.plan()
+    world.submit(action_request("running", ActionKind.GENERATE, "a"), plan=True)
     world.submit(action_request("alone"))
     manager.start("running")
     world.cancel_work(reason="the run is over")
@@ -149,14 +142,12 @@ def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
 
 
 def test_a_trajectory_too_far_behind_is_closed() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request(max_staleness=1))
     manager = world.manager()
-    world.job(job_request(max_staleness=1))
     world.trajectory("old")
     world.publish(1)
     world.trajectory("new")
-    world.submit(action_request("running", ActionKind.GENERATE, "old"))
-    world.plan()
+    world.submit(action_request("running", ActionKind.GENERATE, "old"), plan=True)
     manager.start("running")
     assert set(world.state.jobs["job"].trajectories) == {"old", "new"}
     world.publish(2)
@@ -167,20 +158,16 @@ def test_a_trajectory_too_far_behind_is_closed() -> None:
 
 
 def test_versions_never_go_back() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.publish(5)
     world.publish(5)
-    with pytest.raises(RefusedError, match="must not be below 5") as refused:
-        world.publish(4)
-    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(lambda: world.publish(4), RefusalCode.FAILED_PRECONDITION, "must not be below 5")
     assert world.journal.jobs["job"].policy_version == 5
     assert world.restart().state.jobs["job"].policy_version == 5
 
 
 def test_a_trajectory_remembers_the_version_it_began_with_over_a_restart() -> None:
-    world = CoreWorld()
-    world.job(job_request(max_staleness=1))
+    world = world_with_job(job_request(max_staleness=1))
     world.trajectory("old")
     world.publish(1)
     world.trajectory("new")
@@ -190,13 +177,10 @@ def test_a_trajectory_remembers_the_version_it_began_with_over_a_restart() -> No
 
 
 def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory(trajectory_request("t", idle_timeout=30.0))
     manager.live(20.0)
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.start("reset")
     manager.live(60.0)
     assert "t" in world.state.jobs["job"].trajectories, "it is not idle while it has an action"
@@ -209,12 +193,9 @@ def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
 
 
 def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart_does_not_put_it_off() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory(trajectory_request("t", idle_timeout=30.0, deadline=100.0))
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     grant = manager.start("reset")
     manager.live(60.0)
     after = world.restart()
@@ -229,10 +210,8 @@ def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart
 
 
 def group_that(on_infra: OnInfra, size: int = 3, quorum: int = 3, budget: int | None = None) -> CoreWorld:
-    world = CoreWorld()
-    world.job()
-    for name in "abc"[:size]:
-        world.trajectory(trajectory_request(name, group=GroupRequest("g", size, quorum, on_infra, budget)))
+    world = world_with_job()
+    world.trajectories(*"abc"[:size], group=GroupRequest("g", size, quorum, on_infra, budget))
     return world
 
 

@@ -22,7 +22,7 @@ from callsheet.scheduler.web.metrics import collect
 from callsheet.scheduler.web.tally import Tally
 
 from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager, service
+from tests.support.core_world import CoreWorld, FakeManager, service, world_with_job
 
 DEMAND = 600
 
@@ -36,21 +36,21 @@ def world_with(
     *trajectories: str, memory: int = 1000, planner: ReviewingPlanner | None = None
 ) -> tuple[CoreWorld, FakeManager]:
     """A node, and trajectories that wait for sandboxes of 600 MiB."""
-    world = CoreWorld(planner=planner)
+    world = world_with_job(planner=planner)
     manager = world.manager("m", memory=memory, cores=8)
-    world.job()
-    for name in trajectories:
-        world.trajectory(name)
-        reset(world, name)
+    begin(world, *trajectories)
     world.plan()
     return world, manager
 
 
-def reset(world: CoreWorld, trajectory_id: str, *, label: str = "", guaranteed: bool = False) -> None:
+def begin(world: CoreWorld, *trajectories: str, label: str = "", guaranteed: bool = False) -> None:
+    """Opens trajectories and submits their resets."""
     demand = kept(start_cpu=1, memory=DEMAND)
     demand = demand.with_guaranteed_memory() if guaranteed else demand
-    request = action_request(f"reset-{trajectory_id}", ActionKind.ENV_RESET, trajectory_id, demand=demand)
-    world.submit(replace(request, label=label))
+    for name in trajectories:
+        world.trajectory(name)
+        request = action_request(f"reset-{name}", ActionKind.ENV_RESET, name, demand=demand)
+        world.submit(replace(request, label=label))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,7 @@ def test_a_sandbox_gives_back_what_it_does_not_hold_and_takes_it_again() -> None
     manager.run("reset-u", held_mib=300)
     assert manager.free["memory"] == 1000 - 168 - 360
     for step, held_mib, free in (("a", 120, 424), ("b", 600, 40), ("c", 0, 40), ("d", 12, 510)):
-        world.step(step)
-        world.plan()
+        world.step(step, plan=True)
         manager.start(step)
         assert manager.free["memory"] != free or held_mib == 0, "while it runs its manager sees to it"
         manager.end(step, held_mib=held_mib)
@@ -88,27 +87,22 @@ def test_all_of_them_may_hold_their_demand_and_nothing_new_begins_then() -> None
     manager.run("reset-t", held_mib=60)
     world.plan()
     manager.run("reset-u", held_mib=60)
-    for name in ("t", "u"):
-        world.submit(action_request(f"step-{name}", ActionKind.ENV_STEP, name))
-    world.plan()
+    world.submit(*(action_request(f"step-{name}", ActionKind.ENV_STEP, name) for name in ("t", "u")), plan=True)
     for name in ("t", "u"):
         manager.run(f"step-{name}", held_mib=DEMAND)
     assert manager.free["memory"] == -200
     world.trajectory("v")
-    world.submit(action_request("reset-v", ActionKind.ENV_RESET, "v", demand=kept(memory=10)))
-    world.plan()
+    world.submit(action_request("reset-v", ActionKind.ENV_RESET, "v", demand=kept(memory=10)), plan=True)
     assert not manager.has("reset-v")
 
 
 def test_a_copy_and_what_did_not_begin_say_nothing_of_a_sandbox() -> None:
     world, manager = world_with("t")
     manager.run("reset-t", held_mib=60)
-    world.submit(action_request("reward", ActionKind.REWARD, "t", in_sandbox=True, copy=SandboxCopy.ALWAYS))
-    world.plan()
+    world.submit(action_request("reward", ActionKind.REWARD, "t", in_sandbox=True, copy=SandboxCopy.ALWAYS), plan=True)
     manager.run("reward")
     assert manager.free["memory"] == 832
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     manager.fail("step", started=False)
     assert manager.free["memory"] == 832
 
@@ -126,8 +120,7 @@ def test_a_restarted_scheduler_books_what_its_managers_tell() -> None:
     assert again.free["memory"] == 1000 - 216 - DEMAND, "what is not told counts as the demand"
     again.join(sandboxes=[refs[0], SandboxRef("job", "u", "reset-u#1", 60), SandboxRef("job", "u", "another", 1)])
     assert again.free["memory"] == 1000 - 216 - 168
-    restarted.step("step")
-    restarted.plan()
+    restarted.step("step", plan=True)
     again.run("step", held_mib=60)
     assert again.free["memory"] == 1000 - 168 - 168
 
@@ -143,8 +136,7 @@ def live_and_end(world: CoreWorld, manager: FakeManager, count: int, *, most_mib
     """Sandboxes live one after the other, and hold less at their end than before."""
     for number in range(count):
         name = f"past-{label}-{len(world.outcomes)}-{number}"
-        world.trajectory(name)
-        reset(world, name, label=label)
+        begin(world, name, label=label)
         plan(world)
         manager.run(f"reset-{name}", held_mib=most_mib)
         world.submit(action_request(f"step-{name}", ActionKind.ENV_STEP, name))
@@ -163,16 +155,12 @@ def plan(world: CoreWorld) -> None:
 def test_a_new_sandbox_needs_what_those_before_it_held_at_most(planner: str) -> None:
     world, manager = world_with(planner=PLANNERS[planner]())
     live_and_end(world, manager, LEAST_LIVES - 1, most_mib=60)
-    for name in ("a", "b", "c"):
-        world.trajectory(name)
-        reset(world, name)
+    begin(world, "a", "b", "c")
     plan(world)
     assert [manager.has(f"reset-{name}") for name in ("a", "b", "c")] == [True, False, False], "the demand until then"
     manager.run("reset-a", held_mib=60)
     world.close_trajectory("a")
-    for name in ("d", "e", "f", "g", "h"):
-        world.trajectory(name)
-        reset(world, name)
+    begin(world, "d", "e", "f", "g", "h")
     plan(world)
     # 64 MiB, in steps of 16, and a fifth of the rest.
     assert manager.free["memory"] == 1000 - 5 * 172
@@ -192,19 +180,15 @@ def test_others_keep_their_demand(planner: str) -> None:
     """Other labels, guaranteed memory, managers that do not tell; and what no node could give whole goes nowhere."""
     world, manager = world_with(planner=PLANNERS[planner]())
     live_and_end(world, manager, LEAST_LIVES, most_mib=60, label="small")
-    world.trajectory("other")
-    reset(world, "other", label="large")
+    begin(world, "other", label="large")
     plan(world)
     assert manager.free["memory"] == 1000 - DEMAND
     manager.fail("reset-other", started=False)
     world.cancel("reset-other")
-    world.trajectory("sure")
-    reset(world, "sure", label="small", guaranteed=True)
+    begin(world, "sure", label="small", guaranteed=True)
     plan(world)
     assert manager.free["memory"] == 1000 - DEMAND
-    for name in ("w", "x", "y", "z"):
-        world.trajectory(name)
-        reset(world, name, label="small")
+    begin(world, "w", "x", "y", "z", label="small")
     plan(world)
     assert manager.free["memory"] == 1000 - DEMAND - 2 * 172
     silent = world.manager("silent", memory=1000, cores=8)
@@ -225,8 +209,7 @@ def test_a_node_must_have_the_whole_demand(planner: str) -> None:
     world.submit(action_request("reset-tiny", ActionKind.ENV_RESET, "tiny", demand=kept(memory=100)))
     plan(world)
     small.run("reset-tiny", held_mib=10)
-    world.trajectory("t")
-    reset(world, "t")
+    begin(world, "t")
     plan(world)
     assert not small.has("reset-t")
     assert not world.propose("reset-t", "small", cpu=1, memory=DEMAND)
@@ -250,8 +233,7 @@ def test_a_reward_has_its_memory_of_the_manager_that_gives_it_by_need(planner: s
     demand = Demand((*fixed(cpu=1).entries, ResourceDemand("memory", 300, most)))
     copy = SandboxCopy.ALWAYS if pinned else SandboxCopy.NEVER
     reward = partial(action_request, kind=ActionKind.REWARD, demand=demand, in_sandbox=pinned, copy=copy)
-    for name in ("t", "u"):
-        world.submit(reward(f"reward-{name}", trajectory_id=name))
+    world.submit(*(reward(f"reward-{name}", trajectory_id=name) for name in ("t", "u")))
     plan(world)
     for name in ("t", "u"):
         assert manager.start(f"reward-{name}").resources["memory"] >= 300, "its limit"
@@ -267,8 +249,7 @@ def test_a_reward_is_booked_with_its_memory_where_that_is_not_by_need(planner: s
     plan(world)
     manager.run("reset-t")
     reward = partial(action_request, kind=ActionKind.REWARD, trajectory_id="t")
-    for name in ("a", "b"):
-        world.submit(reward(name, demand=fixed(cpu=1, memory=300)))
+    world.submit(*(reward(name, demand=fixed(cpu=1, memory=300)) for name in ("a", "b")))
     plan(world)
     assert [manager.has(name) for name in ("a", "b")] == [True, False]
     assert manager.free["memory"] == 100
@@ -302,6 +283,12 @@ def test_what_was_held_is_forgotten_with_the_label_that_is_oldest() -> None:
     assert known.of_new("job", "4999", demand.with_guaranteed_memory()) == 0
 
 
+def metrics(world: CoreWorld) -> dict[str, float]:
+    """What the page of metrics shows, by name."""
+    families = collect(world.state, Tally(), at_once(wanted_in_parts(world.state)), world.now)
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
 def test_what_is_held_is_told_beside_the_demand() -> None:
     world, manager = world_with("t", "u")
     manager.run("reset-t", held_mib=60)
@@ -309,13 +296,7 @@ def test_what_is_held_is_told_beside_the_demand() -> None:
     manager.run("reset-u")
     told = {"demand": 1200, "booked": 768, "held": 660}
     assert world.state.managers["m"].sandbox_memory_mib == told, "what is not told counts as the demand"
-    samples = [
-        sample
-        for family in collect(world.state, Tally(), at_once(wanted_in_parts(world.state)), world.now)
-        for sample in family.samples
-    ]
-    values = {sample.name: sample.value for sample in samples}
-    assert {part: values[f"callsheet_sandbox_{part}_mib"] for part in told} == told
+    assert {part: metrics(world)[f"callsheet_sandbox_{part}_mib"] for part in told} == told
 
 
 def test_a_heartbeat_tells_what_waits_for_memory() -> None:
@@ -329,10 +310,4 @@ def test_a_heartbeat_tells_what_waits_for_memory() -> None:
         )
         world.handle(events.ManagerHeartbeat("m", manager.stream, states))
         assert world.state.managers["m"].waiting_for_memory == sum(counts)
-        samples = [
-            sample
-            for family in collect(world.state, Tally(), at_once(wanted_in_parts(world.state)), world.now)
-            for sample in family.samples
-        ]
-        told = [sample.value for sample in samples if sample.name == "callsheet_attempts_waiting_for_memory"]
-        assert told == [sum(counts)]
+        assert metrics(world)["callsheet_attempts_waiting_for_memory"] == sum(counts)

@@ -9,16 +9,17 @@ from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.codec.status_answers import job_status
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, Stream
+from tests.support.core_world import SETTINGS, CoreWorld, Stream, world_with_job
 
 IDLE_S = 100.0
 
 
 def idle_world(own: float | None = None, *, detached: bool = False) -> CoreWorld:
     """A world whose job is held by a session, with the server's idle timeout or one of its own."""
-    world = CoreWorld(settings=replace(SETTINGS, job_idle_timeout=IDLE_S))
-    world.job(replace(job_request(grace=50.0), detached=detached, idle_timeout=own, spec=b""))
-    return world
+    return world_with_job(
+        replace(job_request(grace=50.0), detached=detached, idle_timeout=own, spec=b""),
+        settings=replace(SETTINGS, job_idle_timeout=IDLE_S),
+    )
 
 
 def is_open(world: CoreWorld) -> bool:
@@ -55,8 +56,7 @@ def test_every_request_about_its_work_keeps_a_job() -> None:
     manager.live(90.0)
     world.trajectory("t")
     manager.live(90.0)
-    world.submit(action_request("a", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("a", demand=fixed(cpu=1)), plan=True)
     manager.run("a")
     manager.live(90.0)
     world.watch("a", "late")
@@ -117,5 +117,4 @@ def test_what_is_told_of_an_idle_job() -> None:
     assert closed.reason == "its job was idle for 100 s"
     after = world.restart()
     manager.world, manager.stream = after, Stream()
-    again = after.state.summaries.of_closed_job(key_of("a"), after.now)
-    assert again == closed
+    assert after.state.summaries.of_closed_job(key_of("a"), after.now) == closed

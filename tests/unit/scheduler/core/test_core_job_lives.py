@@ -12,7 +12,7 @@ from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.service.opening_jobs import HeldDispatches
 
 from tests.support.core_requests import action_request, fixed, key_of
-from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, world_with_sandbox
+from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, world_with_manager, world_with_sandbox
 
 OLD_SANDBOX = SandboxRef("job", "t", "reset#1")
 CALL = action_request("a", ActionKind.TOOL_CALL, demand=fixed(cpu=1), wait=True)
@@ -20,11 +20,8 @@ CALL = action_request("a", ActionKind.TOOL_CALL, demand=fixed(cpu=1), wait=True)
 
 def away_with_an_attempt(*, restarted: bool) -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
     """A manager runs an attempt and is lost, its job is closed and opened again, and the same action submitted."""
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    world.submit(CALL)
-    world.plan()
+    world, manager = world_with_manager()
+    world.submit(CALL, plan=True)
     grant = manager.start("a")
     manager.disconnect()
     world.close_job()
@@ -70,11 +67,8 @@ def test_an_end_that_was_kept_since_the_former_life_is_no_outcome(restarted: boo
 
 
 def test_an_attempt_that_is_reported_before_the_job_is_open_again_is_stopped() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    world.submit(CALL)
-    world.plan()
+    world, manager = world_with_manager()
+    world.submit(CALL, plan=True)
     former = manager.start("a")
     world.close_job()
     after = world.restart()
@@ -88,8 +82,7 @@ def test_an_attempt_that_is_reported_before_the_job_is_open_again_is_stopped() -
 
 def test_a_reset_of_the_former_life_gives_its_sandbox_to_nobody() -> None:
     world, manager = world_with_sandbox()
-    world.reset("again")
-    world.plan()
+    world.reset("again", plan=True)
     former = manager.start("again")
     manager.disconnect()
     world.close_job()
@@ -109,11 +102,8 @@ def test_a_reset_of_the_former_life_gives_its_sandbox_to_nobody() -> None:
 
 
 def test_within_one_life_a_manager_that_was_given_up_brings_its_attempt_back() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    world.submit(action_request("a", demand=fixed(cpu=1), wait=True))
-    world.plan()
+    world, manager = world_with_manager()
+    world.submit(action_request("a", demand=fixed(cpu=1), wait=True), plan=True)
     grant = manager.start("a")
     manager.disconnect()
     world.wait(11.0)
@@ -130,8 +120,7 @@ def test_a_dispatch_waits_for_a_commit_and_all_else_of_its_attempt_behind_it(onc
     held = HeldDispatches()
     opened = JobOpened("job", b"")
     world.job()
-    world.submit(replace(CALL, called_once=once))
-    world.plan()
+    world.submit(replace(CALL, called_once=once), plan=True)
     dispatch = manager.grant("a")
     assert held.holds(dispatch) == once
     if not once:

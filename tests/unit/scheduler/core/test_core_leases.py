@@ -8,11 +8,12 @@ import pytest
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, Opened, Opening, TrajectoryEnd
-from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
+from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_requests import action_request, job_request, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_job
 from tests.support.peers import Peer
+from tests.support.refusals import refusal
 
 GRACE = 60.0
 EXPIRED = "its job expired: no client session held it"
@@ -21,9 +22,7 @@ LEASE = SETTINGS.manager_lease
 
 def held_job(grace: float = GRACE, settings: CoreSettings = SETTINGS) -> CoreWorld:
     """A world with a job that one client session, "client", holds."""
-    world = CoreWorld(settings=settings)
-    world.job(job_request(grace=grace))
-    return world
+    return world_with_job(job_request(grace=grace), settings=settings)
 
 
 def has_expired(world: CoreWorld) -> bool:
@@ -35,12 +34,10 @@ def with_work() -> tuple[CoreWorld, FakeManager]:
     world = held_job()
     manager = world.manager()
     world.trajectory("t")
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.run("reset")
     world.step("running")
-    world.step("waiting")
-    world.plan()
+    world.step("waiting", plan=True)
     manager.start("running")
     world.submit(action_request("alone", demand=None, service="nowhere", wait=True))
     return world, manager
@@ -122,9 +119,7 @@ def test_a_job_that_says_nothing_takes_the_grace_of_the_settings() -> None:
 
 def test_an_unknown_job_cannot_be_held_and_what_is_not_held_can_be_released() -> None:
     world = CoreWorld()
-    with pytest.raises(RefusedError, match="no open job") as refused:
-        world.hold("none")
-    assert refused.value.code is RefusalCode.NOT_FOUND
+    refusal(lambda: world.hold("none"), RefusalCode.NOT_FOUND, "no open job")
     world.release("none")
 
 
@@ -135,8 +130,7 @@ def test_the_expiry_cancels_what_is_unfinished_closes_trajectories_and_keeps_out
     job = world.state.jobs["job"]
     assert job.lease.expired
     assert (job.closed_trajectories["t"].end, job.closed_trajectories["t"].reason) == (TrajectoryEnd.ABANDONED, EXPIRED)
-    assert world.cancellation("waiting").reason == EXPIRED
-    assert world.cancellation("alone").reason == EXPIRED
+    assert (world.cancellation("waiting").reason, world.cancellation("alone").reason) == (EXPIRED, EXPIRED)
     assert manager.stream.last(commands.CancelAttempt).reason == EXPIRED
     manager.end("running", events.AttemptCancelled())
     assert world.cancellation("running").reason == EXPIRED
@@ -156,8 +150,7 @@ def test_a_trainer_that_comes_back_late_reads_outcomes_and_opens_new_trajectorie
     assert world.delivered[-1] == ("back", key_of("reset"))
     assert world.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.ABANDONED)
     assert world.trajectory("u") == Opened(Opening.CREATED)
-    world.reset("again", "u")
-    world.plan()
+    world.reset("again", "u", plan=True)
     assert manager.has("again")
     world.wait(2 * GRACE)
     assert not has_expired(world.restart())
@@ -170,9 +163,7 @@ def test_an_expired_job_takes_no_new_work_from_who_does_not_hold_it() -> None:
     world.wait(GRACE)
     world.session = None
     for ask in (lambda: world.submit(action_request("a", ActionKind.TOOL_CALL)), lambda: world.trajectory("t")):
-        with pytest.raises(RefusedError, match="has expired") as refused:
-            ask()
-        assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+        refusal(ask, RefusalCode.FAILED_PRECONDITION, "has expired")
     world.submit(action_request("known", wait=True, service="nowhere"), watcher="unary")
     assert world.delivered[-1] == ("unary", key_of("known"))
 

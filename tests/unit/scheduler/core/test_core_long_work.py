@@ -21,7 +21,7 @@ from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_invariants import check_invariants
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_job
 from tests.support.peers import Peer
 
 PARTS, LEAST = 32, 4
@@ -83,8 +83,7 @@ class SteppedWorld(CoreWorld):
 def with_actions(world: SteppedWorld) -> None:
     world.manager()
     world.job()
-    for number in range(MANY):
-        world.submit(action_request(f"a{number}"))
+    world.submit(*(action_request(f"a{number}") for number in range(MANY)))
 
 
 def with_group(world: SteppedWorld) -> None:
@@ -143,8 +142,7 @@ def deadlines_come(world: SteppedWorld) -> list[events.Event]:
     world.manager()
     world.job()
     soon = Timeouts(schedule_to_start=5.0, start_to_close=10.0, schedule_to_close=10.0)
-    for number in range(MANY):
-        world.submit(action_request(f"a{number}", timeouts=soon))
+    world.submit(*(action_request(f"a{number}", timeouts=soon) for number in range(MANY)))
     world.state.managers["m"].last_seen = world.now = world.now + 6.0
     return []
 
@@ -152,8 +150,7 @@ def deadlines_come(world: SteppedWorld) -> list[events.Event]:
 def job_expires(world: SteppedWorld) -> list[events.Event]:
     world.manager()
     world.job(job_request(grace=5.0))
-    for number in range(MANY):
-        world.submit(action_request(f"a{number}"))
+    world.submit(*(action_request(f"a{number}") for number in range(MANY)))
     world.end_session()
     world.state.managers["m"].last_seen = world.now = world.now + 6.0
     return []
@@ -223,8 +220,7 @@ def test_what_comes_after_a_cancel_of_all_work_is_not_cancelled() -> None:
     world.go_on(cancels)
     _, submits = world.asked(lambda reply: events.SubmitRequested(reply, action_request("new"), None))
     world.finish_all(submits)
-    assert world.state_of("new") is ActionState.QUEUED
-    assert world.state.open_actions == 1
+    assert (world.state_of("new"), world.state.open_actions) == (ActionState.QUEUED, 1)
 
 
 def test_work_that_is_being_given_up_is_not_given_up_twice() -> None:
@@ -372,8 +368,7 @@ def test_events_that_there_is_no_time_for_come_back_in_order() -> None:
         answered.append(len([sequence for sequence, _ in asked if sequence in world.answers]))
     assert answered[0] < 4
     assert answered[-1] == 4
-    assert list(world.state.jobs[JOB].actions) == ["a", "b", "c", "d"]
-    assert world.stepper.pending_bytes == 0
+    assert (list(world.state.jobs[JOB].actions), world.stepper.pending_bytes) == (["a", "b", "c", "d"], 0)
 
 
 def test_ends_that_come_back_are_looked_at_once() -> None:
@@ -410,8 +405,7 @@ def test_rounds_that_there_is_no_time_for_are_planned_in_the_next_step() -> None
         rounds.append(now)
         return Plan(truncated=len(rounds) < 3)
 
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.submit(action_request("a", wait=True))
     stepper = Stepper(world.state, plan, stopwatch=Watch(STEP_S))
     stepper.post([events.SessionEnded(Peer("nobody"))])
@@ -441,8 +435,7 @@ def test_chores_take_turns_and_follow_each_other_under_one_key() -> None:
     chores.add("short", parts("short", 3))
     chores.add("short", parts("then", 2))
     chores.work_off(0.0, 40)
-    assert done.count("short") == 3
-    assert done.count("then") == 2
+    assert (done.count("short"), done.count("then")) == (3, 2)
     assert done.index("then") > done.index("short")
     assert chores.work_off(0.0) == 65
     assert not chores

@@ -47,8 +47,7 @@ def refusal_of(world: CoreWorld, request: ActionRequest) -> RefusedError:
 
 def test_bytes_of_all_jobs_are_bounded_and_an_outcome_makes_room() -> None:
     world = world_with(max_open_bytes=25 * KIB)
-    world.submit(large("a"))
-    world.submit(large("b", job_id="other"))
+    world.submit(large("a"), large("b", job_id="other"))
     refusal = refusal_of(world, large("c"))
     assert (refusal.field, refusal.value) == ("action", f"{10 * KIB} bytes")
     assert f"the queue holds {25 * KIB}" in refusal.rule
@@ -63,15 +62,13 @@ def test_bytes_of_all_jobs_are_bounded_and_an_outcome_makes_room() -> None:
 def test_bytes_of_one_job_are_bounded_and_leave_room_for_others() -> None:
     world = world_with(max_open_bytes=100 * KIB, max_job_open_bytes=15 * KIB)
     world.submit(large("a"))
-    refusal = refusal_of(world, large("b"))
-    assert f"one job may have {15 * KIB}" in refusal.rule
+    assert f"one job may have {15 * KIB}" in refusal_of(world, large("b")).rule
     world.submit(large("b", job_id="other"))
 
 
 def test_actions_of_one_job_are_bounded_whatever_it_asked_for() -> None:
     world = world_with(max_job_open_actions=2)
-    for action_id in ("a", "b"):
-        world.submit(large(action_id))
+    world.submit(*(large(action_id) for action_id in ("a", "b")))
     refusal = refusal_of(world, large("c"))
     assert (refusal.field, refusal.value) == ("job_id", "2")
     world.submit(large("c", job_id="other"))
@@ -79,8 +76,7 @@ def test_actions_of_one_job_are_bounded_whatever_it_asked_for() -> None:
 
 def test_what_a_closed_job_held_is_free_again() -> None:
     world = world_with(max_open_bytes=25 * KIB)
-    world.submit(large("a"))
-    world.submit(large("b"))
+    world.submit(large("a"), large("b"))
     world.handle(events.JobCloseRequested(events.ReplyTo(Peer("client"), 0), "job"))
     assert (world.state.open_bytes, world.state.open_actions) == (0, 0)
     world.submit(large("c", 25 * KIB, job_id="other"))
@@ -108,8 +104,7 @@ def test_events_that_wait_for_a_step_are_counted_in_bytes() -> None:
 )
 def test_results_that_wait_are_counted_in_bytes(result: events.AttemptResult, size: int) -> None:
     world = world_with()
-    world.submit(large("a"))
-    world.plan()
+    world.submit(large("a"), plan=True)
     attempt = world.live("a").attempt
     assert attempt is not None
     ended = events.AttemptEnded("m", attempt.token, ActionKey("job", "a"), 1, result, True, 0.1, b"")
@@ -154,10 +149,8 @@ def waiting(action_id: str, units: int) -> ActionRequest:
 def test_an_action_costs_the_same_beside_however_many_large_ones_that_wait(count: int) -> None:
     """Their bodies are not looked at, and their demands by the class and not by the action."""
     world = world_with()
-    world.submit(replace(action_request("hog"), demand=fixed(cpu=1)))
-    world.plan()
-    for number in range(count):
-        world.submit(waiting(f"waiting-{number}", 2))
+    world.submit(replace(action_request("hog"), demand=fixed(cpu=1)), plan=True)
+    world.submit(*(waiting(f"waiting-{number}", 2) for number in range(count)))
     stepper = Stepper(world.state, FirstComePlanner(hold_after=1e9).plan)
     stepper.step(world.now)
     Untouched.looks = CountedEntries.walks = 0

@@ -11,27 +11,34 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState, Failur
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_sandbox
+from tests.support.core_world import (
+    SETTINGS,
+    CoreWorld,
+    FakeManager,
+    Stream,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
 
 def uncommitted(
-    world: CoreWorld, manager: FakeManager, kind: ActionKind = ActionKind.ENV_STEP
-) -> tuple[CoreWorld, commands.Dispatch]:
+    kind: ActionKind = ActionKind.ENV_STEP, before: tuple[CoreWorld, FakeManager] | None = None
+) -> tuple[CoreWorld, FakeManager, commands.Dispatch]:
     """A submit was dispatched but not committed when the scheduler died; its client has no answer yet."""
+    world, manager = before or world_with_sandbox()
     saved = deepcopy(world.journal)
-    world.submit(action_request("a", kind, "t"))
-    world.plan()
+    world.submit(action_request("a", kind, "t"), plan=True)
     grant = manager.start("a")
     after = world.restart(saved)
     manager.world, manager.stream = after, Stream()
-    return after, grant
+    return after, manager, grant
 
 
 def test_an_orphan_is_adopted_when_its_submit_comes_again() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     manager.join([manager.running(grant)], [SANDBOX])
     after.wait(1.0)
     after.step("a")
@@ -45,8 +52,7 @@ def test_an_orphan_is_adopted_when_its_submit_comes_again() -> None:
 
 
 def test_a_submit_that_comes_before_the_orphan_is_joined_with_it() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     after.step("a")
     manager.join([manager.running(grant)], [SANDBOX])
     assert after.state_of("a") is ActionState.RUNNING
@@ -55,23 +61,21 @@ def test_a_submit_that_comes_before_the_orphan_is_joined_with_it() -> None:
 
 
 def test_an_orphan_that_ended_waits_for_its_submit() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     manager.join([], [SANDBOX], heartbeat=False)
     manager.end(grant)
     manager.heartbeat()
     assert not manager.stream.all(commands.AcknowledgeEnd)
     after.step("a")
     assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert manager.free["cpu"] == 4
+    assert (manager.stream.last(commands.AcknowledgeEnd).token, manager.free["cpu"]) == (grant.token, 4)
 
 
 @pytest.mark.parametrize("kind", [ActionKind.ENV_STEP, ActionKind.ENV_RESET])
 def test_results_of_orphans_are_bounded_and_none_runs_again_for_that(kind: ActionKind) -> None:
     world, manager = world_with_sandbox()
     world.settings = replace(world.settings, max_orphan_bytes=4_000)
-    after, grant = uncommitted(world, manager, kind)
+    after, manager, grant = uncommitted(kind, (world, manager))
     manager.join([], [SANDBOX], heartbeat=False)
     made = ("made", "t") if kind is ActionKind.ENV_RESET else ()
     manager.end(grant, events.AttemptSucceeded(b"x" * 10_000, *made))
@@ -91,11 +95,8 @@ def test_results_of_orphans_are_bounded_and_none_runs_again_for_that(kind: Actio
 
 
 def test_an_attempt_that_does_not_end_keeps_no_body_of_an_action_that_is_over() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    world.submit(replace(action_request("a"), spec=b"x" * 100_000))
-    world.plan()
+    world, manager = world_with_manager()
+    world.submit(replace(action_request("a"), spec=b"x" * 100_000), plan=True)
     grant = manager.start("a")
     world.cancel("a")
     manager.live(SETTINGS.cancel_grace + 1.0)
@@ -104,8 +105,7 @@ def test_an_attempt_that_does_not_end_keeps_no_body_of_an_action_that_is_over() 
 
 
 def test_an_end_of_an_orphan_after_its_submit_is_its_outcome() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     after.step("a")
     manager.join([], [SANDBOX], heartbeat=False)
     manager.end(grant)
@@ -113,36 +113,28 @@ def test_an_end_of_an_orphan_after_its_submit_is_its_outcome() -> None:
 
 
 def test_an_orphaned_reset_brings_its_sandbox() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    world.trajectory("t")
-    after, grant = uncommitted(world, manager, ActionKind.ENV_RESET)
+    after, manager, grant = uncommitted(ActionKind.ENV_RESET, world_with_trajectory())
     manager.join([], [SandboxRef("job", "t", "a#1")], heartbeat=False)
     manager.end(grant)
     manager.heartbeat()
     assert not manager.stream.all(commands.ReleaseSandbox)
     after.reset("a")
-    after.step("step")
-    after.plan()
+    after.step("step", plan=True)
     assert manager.grant("step").sandbox_id == "a#1"
     assert manager.free["memory"] == 4096 - 256
 
 
 def test_an_orphan_of_another_body_is_stopped_and_not_adopted() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     manager.join([manager.running(grant)], [SANDBOX])
-    after.submit(action_request("a", ActionKind.ENV_STEP, "t", body="other"))
-    after.plan()
+    after.submit(action_request("a", ActionKind.ENV_STEP, "t", body="other"), plan=True)
     assert manager.grant("a").token != grant.token
     manager.run("a")
     assert after.outcomes[key_of("a")].attempts == 1
 
 
 def test_an_orphan_nobody_submits_again_is_stopped() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     manager.join([manager.running(grant)], [SANDBOX])
     manager.live(61.0)
     assert manager.stream.last(commands.CancelAttempt).token == grant.token
@@ -153,8 +145,7 @@ def test_an_orphan_nobody_submits_again_is_stopped() -> None:
 
 
 def test_orphans_of_a_lost_manager_are_forgotten() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
+    after, manager, grant = uncommitted()
     manager.join([manager.running(grant)], [SANDBOX])
     after.wait(11.0)
     assert not after.state.orphans
@@ -187,9 +178,7 @@ def test_of_two_orphans_of_one_action_the_later_attempt_counts() -> None:
 
 
 def test_an_adopted_attempt_is_in_the_journal_so_its_cancel_outlives_another_restart() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.submit(action_request("a"))
     without_dispatch = deepcopy(world.journal)
     world.plan()

@@ -15,22 +15,22 @@ from callsheet.scheduler.core.words.staleness import OnTheWay, StalenessPolicy, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.core_requests import JOB, action_request, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld
+from tests.support.core_requests import JOB, action_request, job_request
+from tests.support.core_world import SETTINGS, CoreWorld, world_with_job
 
 
 def paced_world(within: int = 0, *, max_buffered: int = 0) -> CoreWorld:
     """A job that is paced; its manager takes what comes."""
-    world = CoreWorld()
+    world = world_with_job(job_request(staleness=StalenessPolicy(admit_within=within), max_buffered=max_buffered))
     world.manager(cores=64, memory=1_000_000)
-    world.job(job_request(staleness=StalenessPolicy(admit_within=within), max_buffered=max_buffered))
     return world
 
 
-def ask(world: CoreWorld, name: str, group: GroupRequest | None = None) -> None:
-    """Opens a trajectory and has it wait for its beginning."""
-    world.trajectory(trajectory_request(name, group=group))
-    world.submit(action_request(f"call-{name}", ActionKind.TOOL_CALL, name))
+def ask(world: CoreWorld, *names: str, group: GroupRequest | None = None) -> None:
+    """Opens trajectories and has them wait for their beginning."""
+    for name in names:
+        world.trajectories(name, group=group)
+        world.submit(action_request(f"call-{name}", ActionKind.TOOL_CALL, name))
 
 
 def begun(world: CoreWorld) -> set[str]:
@@ -43,8 +43,7 @@ def begun(world: CoreWorld) -> set[str]:
 def test_several_trainers_that_wait_for_each_other_get_a_batch_each(max_buffered: int) -> None:
     world = paced_world(max_buffered=max_buffered)
     ranks = [world.take(f"rank-{number}", 2) for number in range(3)]
-    for number in range(8):
-        ask(world, f"t{number}")
+    ask(world, *(f"t{number}" for number in range(8)))
     for _ in range(3):
         for name in begun(world):
             world.finish(name)
@@ -57,8 +56,7 @@ def test_who_no_longer_waits_asks_for_nothing() -> None:
     gone = world.take("gone", 4)
     gone.gone = True
     world.take("here", 1)
-    for number in range(8):
-        ask(world, f"t{number}")
+    ask(world, *(f"t{number}" for number in range(8)))
     assert len(begun(world)) == 4, "the usual size is the larger of two"
     for name in begun(world):
         world.finish(name)
@@ -88,8 +86,7 @@ def test_room_covers_what_is_waited_for_beside_what_is_leased() -> None:
 def test_a_batch_that_is_not_full_never_overtakes_the_oldest() -> None:
     world = paced_world(within=1)
     first = world.take("v0", 1, 8)
-    for name in ("slow", "a", "b", "c"):
-        ask(world, name)
+    ask(world, "slow", "a", "b", "c")
     begun(world)
     world.finish("a")
     assert first.given == ["v0"]
@@ -106,8 +103,7 @@ def test_a_batch_that_is_not_full_never_overtakes_the_oldest() -> None:
 def test_leased_batches_count_as_the_versions_that_they_will_make() -> None:
     world = paced_world(within=1)
     world.take("v0", 1, 8)
-    for name in ("slow", "a", "b"):
-        ask(world, name)
+    ask(world, "slow", "a", "b")
     begun(world)
     world.finish("a")
     second = world.take("v1", 1, 8)
@@ -120,8 +116,7 @@ def test_leased_batches_count_as_the_versions_that_they_will_make() -> None:
 def test_a_full_batch_waits_for_nobody() -> None:
     world = paced_world(within=0)
     taker = world.take("v0", 1, 2)
-    for number in range(4):
-        ask(world, f"t{number}")
+    ask(world, *(f"t{number}" for number in range(4)))
     assert len(begun(world)) == 2
     world.finish("t0")
     assert taker.given == []
@@ -164,8 +159,7 @@ def test_siblings_take_up_room_when_proposed_as_when_they_begin() -> None:
     world = paced_world()
     world.take("one", 3)
     for number in range(4):
-        for member in range(2):
-            ask(world, f"g{number}-{member}", GroupRequest(f"g{number}", 2, 2))
+        ask(world, f"g{number}-0", f"g{number}-1", group=GroupRequest(f"g{number}", 2, 2))
     proposed = [each.request.trajectory_id for each in may_begin(world.state, JOB)]
     assert proposed == ["g0-0", "g0-1", "g1-0", "g1-1"]
     assert begun(world) == set(proposed)
@@ -174,8 +168,7 @@ def test_siblings_take_up_room_when_proposed_as_when_they_begin() -> None:
 def test_a_look_goes_no_further_than_there_is_room() -> None:
     world = paced_world()
     world.take("one", 2)
-    for number in range(50):
-        ask(world, f"t{number}")
+    ask(world, *(f"t{number}" for number in range(50)))
     waiting = world.state.waiting_trajectories[JOB]
     seen = 0
 
@@ -196,10 +189,10 @@ def test_a_sibling_of_a_group_that_has_begun_is_first_wherever_it_waits() -> Non
     world = paced_world()
     world.take("one", 1)
     pair = GroupRequest("pair", 2, 2)
-    ask(world, "p0", pair)
+    ask(world, "p0", group=pair)
     assert begun(world) == {"p0"}
     ask(world, "other")
-    ask(world, "p1", pair)
+    ask(world, "p1", group=pair)
     assert begun(world) == {"p0", "p1"}
 
 
@@ -210,8 +203,7 @@ def test_a_member_that_was_closed_before_it_began_begins_no_group(restarted: boo
     ask(world, "live")
     assert begun(world) == {"live"}
     trio = GroupRequest("trio", 3, 3)
-    ask(world, "first", trio)
-    ask(world, "second", trio)
+    ask(world, "first", "second", group=trio)
     world.close_trajectory("first", TrajectoryEnd.ABANDONED)
     if restarted:
         world = world.restart()
@@ -221,9 +213,10 @@ def test_a_member_that_was_closed_before_it_began_begins_no_group(restarted: boo
 
 def test_a_trajectory_without_a_sandbox_stays_begun_after_its_actions_are_forgotten() -> None:
     kept_s = 1_600.0
-    world = CoreWorld(settings=replace(SETTINGS, finished_actions_s=kept_s))
+    world = world_with_job(
+        job_request(staleness=StalenessPolicy(admit_within=0)), settings=replace(SETTINGS, finished_actions_s=kept_s)
+    )
     manager = world.manager()
-    world.job(job_request(staleness=StalenessPolicy(admit_within=0)))
     world.take("one", 1)
     ask(world, "agent")
     world.plan()
@@ -238,8 +231,7 @@ def test_a_trajectory_without_a_sandbox_stays_begun_after_its_actions_are_forgot
 def test_the_planner_may_take_less_than_it_may() -> None:
     world = paced_world()
     world.take("one", 2)
-    for number in range(3):
-        ask(world, f"t{number}")
+    ask(world, *(f"t{number}" for number in range(3)))
     first = [each.key for each in islice(may_begin(world.state, JOB), 1)]
     world.handle(PlanReady(Plan(admitted=tuple(first))))
     assert [each.request.trajectory_id for each in may_begin(world.state, JOB)] == ["t1"]

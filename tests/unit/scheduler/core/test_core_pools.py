@@ -31,12 +31,10 @@ def world_with_pool(cores: int = 4, shared: int = 2, memory: int = 1000) -> tupl
 
 def test_a_manager_is_told_the_cores_of_its_one_pool() -> None:
     world, manager = world_with_pool()
-    assert manager.stream.last(commands.AcceptManager).shared_cores == (0, 1)
-    assert manager.free["cpu"] == 2
+    assert (manager.stream.last(commands.AcceptManager).shared_cores, manager.free["cpu"]) == ((0, 1), 2)
     neighbour = world.manager("neighbour", service("x", [ActionKind.TOOL_CALL]), on=node("n", 4, memory=1000))
     assert neighbour.stream.last(commands.AcceptManager).shared_cores == ()
-    world.submit(action_request("a", demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(action_request("a", demand=fixed(cpu=2)), plan=True)
     assert neighbour.grant("a").cores == (2, 3), "no one else is granted a core of the pool"
 
 
@@ -53,9 +51,7 @@ def test_a_pool_keeps_its_cores_while_managers_come_and_go() -> None:
 
 def test_attempts_on_a_pool_are_granted_units_however_many_run() -> None:
     world, manager = world_with_pool()
-    for name in ("a", "b", "c"):
-        world.submit(action_request(name, ActionKind.REWARD, demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(*(action_request(name, ActionKind.REWARD, demand=fixed(cpu=2)) for name in ("a", "b", "c")), plan=True)
     for name in ("a", "b", "c"):
         grant = manager.grant(name)
         assert (grant.resources, grant.cores) == ({"cpu": 2}, ())
@@ -69,8 +65,7 @@ def test_what_a_service_does_not_share_is_booked_as_ever() -> None:
     world, manager = world_with_pool()
     world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1, memory=700)))
     world.trajectory("u")
-    world.submit(action_request("other", ActionKind.ENV_RESET, "u", demand=kept(start_cpu=1, memory=700)))
-    world.plan()
+    world.submit(action_request("other", ActionKind.ENV_RESET, "u", demand=kept(start_cpu=1, memory=700)), plan=True)
     assert not manager.has("other")
     manager.run("reset")
     trajectory = world.state.find_trajectory("job", "t")
@@ -95,8 +90,7 @@ def test_more_than_the_pool_is_refused_at_submit_and_in_plans() -> None:
 
 def test_waiting_for_more_than_a_pool_has_is_explained() -> None:
     world, _ = world_with_pool(cores=8)
-    world.submit(action_request("wide", ActionKind.REWARD, demand=fixed(cpu=3), wait=True))
-    world.plan()
+    world.submit(action_request("wide", ActionKind.REWARD, demand=fixed(cpu=3), wait=True), plan=True)
     assert (
         at_once(explain_in_parts(world.state, world.live("wide"), world.now, world.planner)).reason
         is WaitReason.NO_SERVICE
@@ -116,13 +110,11 @@ def test_an_attempt_on_a_pool_keeps_its_width() -> None:
 
 def test_an_attempt_on_a_pool_survives_a_restart_of_the_scheduler_unbooked() -> None:
     world, manager = world_with_pool()
-    world.submit(action_request("a", ActionKind.REWARD, demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(action_request("a", ActionKind.REWARD, demand=fixed(cpu=2)), plan=True)
     grant = manager.start("a")
     restarted = world.restart()
     manager.world, manager.stream = restarted, Stream()
-    stream = manager.join([manager.running(grant)])
-    assert not stream.all(commands.ResizeAttempt)
+    assert not manager.join([manager.running(grant)]).all(commands.ResizeAttempt)
     assert manager.free["cpu"] == 2
     assert restarted.live("a").attempt is not None
     manager.end(grant)

@@ -11,7 +11,17 @@ from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
-from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service, world_with_sandbox
+from tests.support.core_world import (
+    CoreWorld,
+    FakeManager,
+    Stream,
+    node,
+    service,
+    world_with_job,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_step,
+)
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -27,8 +37,7 @@ def restarted(world: CoreWorld, *managers: FakeManager) -> CoreWorld:
 
 def test_everything_acknowledged_is_there_again() -> None:
     world, manager = world_with_sandbox()
-    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)))
-    world.submit(action_request("done"))
+    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)), action_request("done"))
     world.propose("done", "m")
     manager.run("done")
     after = restarted(world, manager)
@@ -42,8 +51,7 @@ def test_everything_acknowledged_is_there_again() -> None:
 
 
 def test_a_clock_that_was_set_back_puts_no_deadline_off() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.submit(action_request("a", timeouts=Timeouts(60.0, 60.0, 60.0), wait=True))
     world.now -= 86_400.0
     after = world.restart()
@@ -54,8 +62,7 @@ def test_a_clock_that_was_set_back_puts_no_deadline_off() -> None:
 
 def test_tokens_grow_over_restarts() -> None:
     world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     before = manager.grant("a").token
     after = restarted(world, manager)
     manager.join([], [SANDBOX])
@@ -66,8 +73,7 @@ def test_tokens_grow_over_restarts() -> None:
 def test_an_attempt_that_still_runs_is_adopted() -> None:
     world, manager = world_with_sandbox()
     world.step("a")
-    world.step("b")
-    world.plan()
+    world.step("b", plan=True)
     grant = manager.start("a")
     after = restarted(world, manager)
     after.step("a")
@@ -86,10 +92,7 @@ def test_an_attempt_that_still_runs_is_adopted() -> None:
 
 
 def test_an_end_that_was_kept_is_taken() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_step()
     after = restarted(world, manager)
     manager.join([], [SANDBOX], heartbeat=False)
     manager.end(grant)
@@ -101,8 +104,7 @@ def test_an_end_that_was_kept_is_taken() -> None:
 
 def test_an_attempt_its_manager_knows_nothing_of_goes_back_to_the_queue() -> None:
     world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     after = restarted(world, manager)
     manager.join([], [SANDBOX])
     after.wait(1.0)
@@ -116,8 +118,7 @@ def test_another_process_of_a_manager_cannot_know_what_the_former_one_began(
     once: bool, started: bool, journalled: str
 ) -> None:
     world, manager = world_with_sandbox()
-    world.submit(action_request("call", kind=ActionKind.TOOL_CALL, called_once=once))
-    world.plan()
+    world.submit(action_request("call", kind=ActionKind.TOOL_CALL, called_once=once), plan=True)
     grant = manager.start("call") if started else manager.grant("call")
     if journalled == "of journal-3":
         call = world.journal.actions["job", "call"]
@@ -139,8 +140,7 @@ def test_another_process_of_a_manager_cannot_know_what_the_former_one_began(
 def test_a_manager_that_does_not_come_back_is_given_up_after_its_lease() -> None:
     world, manager = world_with_sandbox()
     world.step("step")
-    world.submit(action_request("free"))
-    world.plan()
+    world.submit(action_request("free"), plan=True)
     manager.start("step")
     manager.start("free")
     after = restarted(world, manager)
@@ -155,8 +155,7 @@ def test_a_manager_that_does_not_come_back_is_given_up_after_its_lease() -> None
 def test_a_new_incarnation_after_a_restart_has_lost_the_sandbox() -> None:
     world, manager = world_with_sandbox()
     world.step("running")
-    world.step("waiting")
-    world.plan()
+    world.step("waiting", plan=True)
     manager.start("running")
     after = restarted(world, manager)
     after.step("running")
@@ -170,18 +169,14 @@ def test_a_new_incarnation_after_a_restart_has_lost_the_sandbox() -> None:
 
 
 def test_what_a_sandbox_keeps_is_booked_again() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory("t")
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=2, memory=64)))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=2, memory=64)), plan=True)
     held = manager.run("reset").cores
     after = restarted(world, manager)
     manager.join([], [SANDBOX])
     assert manager.free == {"cpu": 2, "memory": 4096 - 64}
-    after.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed()))
-    after.plan()
+    after.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed()), plan=True)
     assert manager.grant("a").cores == held
 
 
@@ -190,29 +185,27 @@ def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_t
     tests = world.manager("tests", service("test-suite", [ActionKind.REWARD]), on=node("shared", 2))
     tools = world.manager("tools", service("tools", [ActionKind.TOOL_CALL]), on=node("shared", 2))
     world.job()
-    world.submit(action_request("reward", ActionKind.REWARD, demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(action_request("reward", ActionKind.REWARD, demand=fixed(cpu=2)), plan=True)
     grant = tests.start("reward")
     after = restarted(world, tests, tools)
     tools.join()
-    after.submit(action_request("tool", demand=fixed(cpu=1)))
-    after.plan()
+    after.submit(action_request("tool", demand=fixed(cpu=1)), plan=True)
     tests.join([tests.running(grant)])
     assert tests.free["cpu"] == -1
     tests.end(grant)
     tools.run("tool")
     assert tools.free["cpu"] == 2
-    after.submit(action_request("wide", demand=fixed(cpu=2)))
-    after.plan()
+    after.submit(action_request("wide", demand=fixed(cpu=2)), plan=True)
     assert tools.grant("wide").cores == (0, 1)
 
 
 def with_deadlines() -> CoreWorld:
     """A world in which "a" must start within 20 s and "b" be over within 60 s; 5 s have passed."""
-    world = CoreWorld()
-    world.job()
-    world.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
-    world.submit(action_request("b", wait=True, timeouts=Timeouts(60.0, 50.0, 60.0)))
+    world = world_with_job()
+    world.submit(
+        action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)),
+        action_request("b", wait=True, timeouts=Timeouts(60.0, 50.0, 60.0)),
+    )
     world.wait(5.0)
     return world
 
@@ -292,8 +285,7 @@ def test_a_journal_that_tells_no_sign_of_life_lets_deadlines_begin_anew() -> Non
 def test_an_adopted_attempt_must_give_signs_of_life() -> None:
     world, manager = world_with_sandbox()
     timeouts = Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0)
-    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=timeouts))
-    world.plan()
+    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=timeouts), plan=True)
     grant = manager.start("a")
     after = restarted(world, manager)
     after.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=timeouts))
@@ -306,8 +298,7 @@ def test_an_adopted_attempt_must_give_signs_of_life() -> None:
 
 def test_an_adopted_attempt_has_its_backstop() -> None:
     world, manager = world_with_sandbox()
-    world.submit(action_request("a", timeouts=Timeouts(1000.0, 10.0, 1000.0)))
-    world.plan()
+    world.submit(action_request("a", timeouts=Timeouts(1000.0, 10.0, 1000.0)), plan=True)
     grant = manager.start("a")
     restarted(world, manager)
     manager.join([manager.running(grant)], [SANDBOX])
@@ -318,8 +309,7 @@ def test_an_adopted_attempt_has_its_backstop() -> None:
 @pytest.mark.parametrize("started", [False, True])
 def test_what_was_running_in_a_trajectory_when_it_was_closed_is_cancelled_after_a_restart(started: bool) -> None:
     world, manager = world_with_sandbox()
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     grant = manager.grant("step")
     world.close_trajectory("t")
     after = restarted(world, manager)
@@ -338,8 +328,7 @@ def test_what_was_running_in_a_trajectory_when_it_was_closed_is_cancelled_after_
 @pytest.mark.parametrize("started", [True, False])
 def test_a_cancel_that_was_acknowledged_survives_a_restart(started: bool) -> None:
     world, manager = world_with_sandbox()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     grant = manager.grant("a")
     if started:
         manager.start(grant)
@@ -354,8 +343,7 @@ def test_a_cancel_that_was_acknowledged_survives_a_restart(started: bool) -> Non
 
 def test_a_cancelled_attempt_that_nobody_knows_after_a_restart_is_not_tried_again() -> None:
     world, manager = world_with_sandbox()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     world.cancel("a", "no longer wanted")
     after = restarted(world, manager)
     after.watch("a", "client")
@@ -364,12 +352,9 @@ def test_a_cancelled_attempt_that_nobody_knows_after_a_restart_is_not_tried_agai
 
 
 def test_a_reset_that_ends_in_a_closed_trajectory_after_a_restart_leaves_no_sandbox() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
+    world, manager = world_with_manager()
     world.trajectory("t")
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     grant = manager.start("reset")
     world.close_trajectory("t")
     after = restarted(world, manager)
@@ -381,10 +366,7 @@ def test_a_reset_that_ends_in_a_closed_trajectory_after_a_restart_leaves_no_sand
 
 
 def test_recovering_twice_changes_nothing() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
-    grant = manager.start("a")
+    world, manager, grant = world_with_step()
     after = restarted(restarted(world, manager), manager)
     after.step("a")
     manager.join([manager.running(grant)], [SANDBOX])
@@ -394,8 +376,7 @@ def test_recovering_twice_changes_nothing() -> None:
 
 def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -> None:
     world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     after = restarted(world, manager)
     manager.join()
     assert after.live("a").backoff_until > after.now
@@ -406,11 +387,8 @@ def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -
 
 
 def test_what_an_attempt_holds_whose_action_is_over_is_not_granted_to_others() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=2)
-    world.job()
-    world.submit(action_request("a", demand=fixed(cpu=2)))
-    world.plan()
+    world, manager = world_with_manager(cores=2)
+    world.submit(action_request("a", demand=fixed(cpu=2)), plan=True)
     grant = manager.start("a")
     world.cancel("a")
     manager.live(world.settings.cancel_grace + 1.0)
@@ -433,8 +411,7 @@ def test_what_an_attempt_holds_whose_action_is_over_is_not_granted_to_others() -
 def test_a_time_without_a_scheduler_is_no_overhead() -> None:
     world, manager = world_with_sandbox()
     world.step("a")
-    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)))
-    world.plan()
+    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)), plan=True)
     grant = manager.start("a")
     world.now += 100.0
     after = restarted(world, manager)

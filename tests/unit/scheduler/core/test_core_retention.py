@@ -13,7 +13,8 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_job
+from tests.support.refusals import refusal
 
 KEPT_S = 1_600.0
 
@@ -21,9 +22,8 @@ KEPT_S = 1_600.0
 def world_with_finished(*actions: str, kept: int = 1_000, kept_bytes: int = 1 << 20) -> tuple[CoreWorld, FakeManager]:
     """A world whose job has these actions, all succeeded."""
     settings = replace(SETTINGS, finished_actions=kept, finished_actions_bytes=kept_bytes, finished_actions_s=KEPT_S)
-    world = CoreWorld(settings=settings)
+    world = world_with_job(settings=settings)
     manager = world.manager()
-    world.job()
     for action in actions:
         run(world, manager, action)
     return world, manager
@@ -31,8 +31,7 @@ def world_with_finished(*actions: str, kept: int = 1_000, kept_bytes: int = 1 <<
 
 def run(world: CoreWorld, manager: FakeManager, action: str) -> None:
     """Runs an action to its good end."""
-    world.submit(action_request(action, demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request(action, demand=fixed(cpu=1)), plan=True)
     manager.run(action)
 
 
@@ -74,9 +73,7 @@ def test_another_body_is_told_from_a_forgotten_one() -> None:
 def test_who_asks_for_a_forgotten_outcome_is_told() -> None:
     world, _ = world_with_finished("a", "b", kept=1)
     settle(world)
-    with pytest.raises(RefusedError, match="is forgotten") as refused:
-        world.watch("a", "late")
-    assert (refused.value.code, refused.value.forgotten) == (RefusalCode.NOT_FOUND, True)
+    assert refusal(lambda: world.watch("a", "late"), RefusalCode.NOT_FOUND, "is forgotten").forgotten
     world.cancel("a")
     with pytest.raises(RefusedError, match="names no action"):
         world.watch("never", "late")
@@ -109,8 +106,7 @@ def test_the_job_that_keeps_the_most_gives_way() -> None:
     world, manager = world_with_finished(*(f"a{number}" for number in range(20)), kept=25)
     world.job(job_request("quiet"))
     for number in range(3):
-        world.submit(action_request(f"q{number}", job_id="quiet"))
-        world.plan()
+        world.submit(action_request(f"q{number}", job_id="quiet"), plan=True)
         world.wait(0.0)
     for number in range(20, 40):
         run(world, manager, f"a{number}")
@@ -147,8 +143,7 @@ def test_the_time_that_actions_are_kept_stands_still_while_no_scheduler_runs() -
 
 def test_an_attempt_of_a_forgotten_action_is_stopped() -> None:
     world, manager = world_with_finished()
-    world.submit(action_request("a", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("a", demand=fixed(cpu=1)), plan=True)
     grant = manager.start("a")
     manager.disconnect()
     world.cancel("a")
@@ -170,8 +165,7 @@ def test_an_attempt_of_a_forgotten_action_is_stopped() -> None:
 def test_a_step_forgets_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "MAX_PER_STEP", 20)
     world, _ = world_with_finished()
-    for number in range(60):
-        world.submit(action_request(f"a{number}", ActionKind.GENERATE, wait=True))
+    world.submit(*(action_request(f"a{number}", ActionKind.GENERATE, wait=True) for number in range(60)))
     world.cancel_work()
     world.now += 2 * KEPT_S
     sizes = []
@@ -203,8 +197,7 @@ def test_entries_are_compact_and_told_apart() -> None:
         forgotten.add(entry(f"a{number}", b"body %d" % number, states[number % 4]))
     assert len(forgotten) == 20_000
     for number in range(0, 20_000, 7):
-        known = forgotten.recall(f"a{number}", b"body %d" % number)
-        assert known == (states[number % 4], True)
+        assert forgotten.recall(f"a{number}", b"body %d" % number) == (states[number % 4], True)
         assert forgotten.recall(f"a{number}", b"other") == (states[number % 4], False)
     assert not any(f"b{number}" in forgotten for number in range(20_000))
     assert len(entry("a", b"", ActionState.FAILED)) == ENTRY_BYTES == 32

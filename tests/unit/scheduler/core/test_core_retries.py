@@ -7,7 +7,14 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, RetryPolicy
 
 from tests.support.core_requests import action_request, fixed, key_of
-from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    SETTINGS,
+    CoreWorld,
+    FakeManager,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 FINAL = [FailureKind.POLICY, FailureKind.ENV, FailureKind.TIMEOUT, FailureKind.RESOURCE_LIMIT]
 
@@ -16,8 +23,7 @@ def dispatched(
     kind: ActionKind = ActionKind.TOOL_CALL, retry: RetryPolicy | None = None
 ) -> tuple[CoreWorld, FakeManager]:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", kind, "t", retry=retry))
-    world.plan()
+    world.submit(action_request("a", kind, "t", retry=retry), plan=True)
     manager.start("a")
     return world, manager
 
@@ -46,8 +52,7 @@ def test_an_infrastructure_failure_is_tried_again(kind: ActionKind) -> None:
 
 def called_once() -> tuple[CoreWorld, FakeManager]:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", called_once=True))
-    world.plan()
+    world.submit(action_request("a", called_once=True), plan=True)
     return world, manager
 
 
@@ -114,25 +119,19 @@ def test_a_backoff_without_bounds_is_no_overflow() -> None:
 
 
 def test_a_retried_action_keeps_its_place() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=1)
-    world.job()
-    for name in ("first", "second", "third"):
-        world.submit(action_request(name, demand=fixed(cpu=1)))
-    world.plan()
+    world, manager = world_with_manager(cores=1)
+    world.submit(*(action_request(name, demand=fixed(cpu=1)) for name in ("first", "second", "third")), plan=True)
     manager.start("first")
     manager.fail("first")
     world.wait(1.0)
-    assert manager.grant("first").attempt == 2
-    assert not manager.has("second")
+    assert (manager.grant("first").attempt, manager.has("second")) == (2, False)
 
 
 def test_a_retry_prefers_another_manager_and_takes_the_same_if_there_is_no_other() -> None:
     world = CoreWorld()
     managers = {name: world.manager(name) for name in ("a", "b")}
     world.job()
-    world.submit(action_request("x"))
-    world.plan()
+    world.submit(action_request("x"), plan=True)
     first = next(name for name, manager in managers.items() if manager.has("x"))
     other = "b" if first == "a" else "a"
     managers[first].start("x")
@@ -149,8 +148,7 @@ def test_a_retry_prefers_another_manager_and_takes_the_same_if_there_is_no_other
 def test_what_changes_a_sandbox_is_never_replayed_once_started(reward: bool) -> None:
     world, manager = world_with_sandbox()
     kind = ActionKind.REWARD if reward else ActionKind.ENV_STEP
-    world.submit(action_request("a", kind, "t", in_sandbox=True))
-    world.plan()
+    world.submit(action_request("a", kind, "t", in_sandbox=True), plan=True)
     manager.start("a")
     manager.fail("a")
     assert world.failure("a").kind is FailureKind.INFRA
@@ -160,8 +158,7 @@ def test_what_changes_a_sandbox_is_never_replayed_once_started(reward: bool) -> 
 
 def test_a_step_that_never_started_is_sent_again() -> None:
     world, manager = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     manager.fail("a", started=False)
     world.wait(1.0)
     assert manager.grant("a").attempt == 2
@@ -172,8 +169,7 @@ def test_a_step_that_never_started_is_sent_again() -> None:
 def test_steps_behind_a_retried_reset_wait_for_it() -> None:
     world, manager = world_with_trajectory()
     world.reset("reset")
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     manager.start("reset")
     manager.fail("reset")
     world.plan()
@@ -188,8 +184,7 @@ def test_steps_of_a_lost_manager_end_as_state_lost_and_others_are_tried_elsewher
     world, manager = world_with_sandbox()
     world.step("running")
     world.step("waiting")
-    world.submit(action_request("free"))
-    world.plan()
+    world.submit(action_request("free"), plan=True)
     manager.start("running")
     manager.start("free")
     spare = world.manager("spare")
@@ -197,8 +192,7 @@ def test_steps_of_a_lost_manager_end_as_state_lost_and_others_are_tried_elsewher
     spare.heartbeat()
     world.wait(2.0)
     assert "m" not in world.state.managers
-    assert world.failure("running").reason == "state_lost"
-    assert world.failure("waiting").reason == "state_lost"
+    assert (world.failure("running").reason, world.failure("waiting").reason) == ("state_lost", "state_lost")
     world.wait(1.0)
     assert spare.grant("free").attempt == 2
 
@@ -262,9 +256,8 @@ def test_queue_time_counts_all_the_waiting_and_nothing_else() -> None:
     world.wait(1.0)
     manager.run("a")
     facts = world.outcomes[manager.grant("a").request.key]
-    assert facts.queue_s == pytest.approx(3.0)
-    assert facts.first_dispatched - facts.submitted == pytest.approx(2.0)
-    assert facts.ended - facts.submitted == pytest.approx(6.0)
+    times = (facts.queue_s, facts.first_dispatched - facts.submitted, facts.ended - facts.submitted)
+    assert times == pytest.approx((3.0, 2.0, 6.0))
 
 
 def test_what_an_action_waited_for_is_no_overhead() -> None:

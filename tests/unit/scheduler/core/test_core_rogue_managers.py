@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import ActionKind, ActionState, Token
 from callsheet.scheduler.core.words.registration import RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, key_of
-from tests.support.core_world import CoreWorld, ended, service, world_with_sandbox
+from tests.support.core_world import CoreWorld, ended, service, world_with_manager, world_with_sandbox
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -23,8 +23,7 @@ def claim_of(world: CoreWorld, action: str, token: Token) -> RunningAttempt:
 
 def test_a_running_attempt_stays_with_who_was_given_it() -> None:
     world, victim = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     grant = victim.start("a")
     rogue = world.manager("rogue", join=False)
     rogue.join([replace(victim.running(grant), execution_s=1e300)])
@@ -41,26 +40,20 @@ def test_a_running_attempt_stays_with_who_was_given_it() -> None:
 
 
 def test_a_reset_gives_its_sandbox_to_who_made_it() -> None:
-    world = CoreWorld()
-    victim = world.manager()
-    world.job()
+    world, victim = world_with_manager()
     world.trajectory("t")
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     grant = victim.start("reset")
     rogue = world.manager("rogue", join=False)
     rogue.join([victim.running(grant)])
     victim.end(grant)
-    world.step("a")
-    world.plan()
-    assert victim.has("a")
-    assert not rogue.has("a")
+    world.step("a", plan=True)
+    assert (victim.has("a"), rogue.has("a")) == (True, False)
 
 
 def test_after_a_restart_an_attempt_waits_for_who_was_given_it() -> None:
     world, victim = world_with_sandbox()
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     grant = victim.start("a")
     after = world.restart()
     rogue = after.manager("rogue", join=False)
@@ -78,8 +71,7 @@ def test_only_who_has_a_sandbox_loses_it() -> None:
     world, victim = world_with_sandbox()
     world.manager("rogue")
     world.handle(events.SandboxLost("rogue", SANDBOX, "because I say so"))
-    world.step("a")
-    world.plan()
+    world.step("a", plan=True)
     victim.run("a")
     assert world.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
     world.handle(events.SandboxLost("m", SANDBOX, "it died"))

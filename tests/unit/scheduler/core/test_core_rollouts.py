@@ -20,6 +20,7 @@ from tests.support.core_engines import POLICY, CoreEngine, engines, offer
 from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld
 from tests.support.peers import Peer
+from tests.support.refusals import refusal
 
 
 def world_with_engines(count: int = 2) -> tuple[CoreWorld, list[CoreEngine]]:
@@ -29,9 +30,29 @@ def world_with_engines(count: int = 2) -> tuple[CoreWorld, list[CoreEngine]]:
     return world, found
 
 
+def world_with_update() -> tuple[CoreWorld, CoreEngine]:
+    """One engine, which is told to update to version 1."""
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    return world, only
+
+
+def world_with_proved() -> tuple[CoreWorld, CoreEngine]:
+    """One engine, which has proved version 1."""
+    world, only = world_with_update()
+    only.prove()
+    return world, only
+
+
+def world_with_quarantined() -> tuple[CoreWorld, CoreEngine]:
+    """One engine, whose update to version 1 has failed."""
+    world, only = world_with_update()
+    only.fail()
+    return world, only
+
+
 def generate(world: CoreWorld, name: str) -> None:
-    world.submit(action_request(name, ActionKind.GENERATE))
-    world.plan()
+    world.submit(action_request(name, ActionKind.GENERATE), plan=True)
 
 
 def test_engines_update_one_after_another_and_the_others_serve_meanwhile() -> None:
@@ -41,11 +62,9 @@ def test_engines_update_one_after_another_and_the_others_serve_meanwhile() -> No
     assert not second.updates
     first.begin()
     generate(world, "meanwhile")
-    assert second.has("meanwhile")
-    assert not first.has("meanwhile")
+    assert (second.has("meanwhile"), first.has("meanwhile")) == (True, False)
     update = first.prove(b"the answer")
-    assert second.updates[-1].reference == b"the answer"
-    assert second.updates[-1].rollout == update.rollout
+    assert (second.updates[-1].reference, second.updates[-1].rollout) == (b"the answer", update.rollout)
     second.begin()
     generate(world, "after")
     assert first.has("after")
@@ -124,16 +143,13 @@ def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again
 
 
 def test_an_update_that_nobody_answers_for_counts_as_failed() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    _, only = world_with_update()
     only.manager.live(240.0)
     assert len(only.updates) == 2
 
 
 def test_another_process_of_a_manager_serves_nothing_before_it_has_the_published_weights() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     only.rejoin(incarnation="second")
     generate(world, "a")
     assert not only.has("a")
@@ -143,21 +159,17 @@ def test_another_process_of_a_manager_serves_nothing_before_it_has_the_published
 
 
 def test_an_engine_that_lost_its_weights_is_updated_again() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
     generate(world, "a")
-    assert not only.has("a")
-    assert len(only.updates) == 2
+    assert (only.has("a"), len(only.updates)) == (False, 2)
     only.prove()
     world.plan()
     assert only.has("a")
 
 
 def test_an_update_that_was_lost_with_a_stream_is_sent_again() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    _, only = world_with_update()
     only.manager.disconnect()
     only.rejoin()
     assert len(only.updates) == 1
@@ -187,44 +199,37 @@ def test_a_restarted_scheduler_goes_on_and_trusts_what_was_proved() -> None:
     assert not first.updates
     assert second.updates[-1].reference == b"the answer"
     generate(world, "a")
-    assert first.has("a")
-    assert not second.has("a")
+    assert (first.has("a"), second.has("a")) == (True, False)
 
 
 def test_a_service_belongs_to_the_job_that_publishes_for_it_until_that_is_closed() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     world.job(job_request("other"))
-    with pytest.raises(RefusedError, match="another open job publishes") as refusal:
-        world.publish(1, "other", offer("theirs"))
-    assert refusal.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(
+        lambda: world.publish(1, "other", offer("theirs")),
+        RefusalCode.FAILED_PRECONDITION,
+        "another open job publishes",
+    )
     world.close_job()
     world.publish(1, "other", offer("theirs"))
     assert len(only.updates) == 2
 
 
 def test_a_quarantine_ends_with_the_job_that_caused_it() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.job(job_request("other"))
-    world.submit(action_request("theirs", ActionKind.GENERATE, job_id="other"))
-    world.plan()
+    world.submit(action_request("theirs", ActionKind.GENERATE, job_id="other"), plan=True)
     assert not only.manager.has(ActionKey("other", "theirs"))
     world.close_job()
     assert not only.updates[-1].plan, "it goes back to its first weights"
     only.begin()
     only.prove()
     world.plan()
-    assert only.manager.has(ActionKey("other", "theirs"))
-    assert len(only.updates) == 2
+    assert (only.manager.has(ActionKey("other", "theirs")), len(only.updates)) == (True, 2)
 
 
 def test_an_engine_that_cannot_go_back_to_its_first_weights_is_tried_again() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.close_job()
     only.fail("no such directory")
     assert len(only.updates) == 2
@@ -234,8 +239,7 @@ def test_an_engine_that_cannot_go_back_to_its_first_weights_is_tried_again() -> 
 
 
 def test_an_update_that_fails_after_its_job_was_closed_quarantines_nobody() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    world, only = world_with_update()
     only.begin()
     world.close_job()
     only.fail()
@@ -243,9 +247,7 @@ def test_an_update_that_fails_after_its_job_was_closed_quarantines_nobody() -> N
 
 
 def test_an_engine_that_loses_weights_that_nobody_publishes_any_more_goes_back_to_its_first() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.prove()
+    world, only = world_with_proved()
     world.close_job()
     only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
     assert not only.updates[-1].plan
@@ -255,9 +257,7 @@ def test_an_engine_that_loses_weights_that_nobody_publishes_any_more_goes_back_t
 
 
 def test_an_operator_heals_an_engine_until_the_next_publish() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.heal("engine-0")
     assert not only.updates[-1].plan
     only.prove()
@@ -272,9 +272,7 @@ def test_an_operator_heals_an_engine_until_the_next_publish() -> None:
 
 
 def test_an_engine_takes_what_is_published_while_it_is_healed() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
-    only.fail()
+    world, only = world_with_quarantined()
     world.heal("engine-0")
     world.publish(2, offer=offer("more"))
     assert not only.updates[-1].plan, "it is at it"
@@ -298,13 +296,10 @@ def test_only_engines_that_are_there_can_be_healed() -> None:
 
 
 def test_a_version_is_published_once_for_a_service() -> None:
-    world, (only,) = world_with_engines(1)
-    world.publish(1, offer=offer())
+    world, only = world_with_update()
     world.publish(1, offer=offer())
     assert len(only.updates) == 1
-    with pytest.raises(RefusedError, match="with other weights") as refusal:
-        world.publish(1, offer=offer("others"))
-    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.publish(1, offer=offer("others")), RefusalCode.ALREADY_EXISTS, "with other weights")
 
 
 def test_the_service_must_be_clear() -> None:
@@ -379,8 +374,7 @@ def refused(publish: Callable[[], None]) -> RefusedError:
 def of_another(world: CoreWorld, name: str = "a", service: str = POLICY, *, wait: bool = False) -> None:
     """A generate of another job."""
     world.job(job_request("another"))
-    world.submit(action_request(name, ActionKind.GENERATE, job_id="another", service=service, wait=wait))
-    world.plan()
+    world.submit(action_request(name, ActionKind.GENERATE, job_id="another", service=service, wait=wait), plan=True)
 
 
 def waits(world: CoreWorld) -> None:
@@ -437,9 +431,11 @@ def test_a_token_that_names_the_service_publishes_beside_others_who_use_it() -> 
     world.publish(1, offer=offer(), right=NAMED)
     assert first.updates
     refused(lambda: world.publish(1, "another", offer("theirs"), UNNAMED))
-    with pytest.raises(RefusedError, match="another open job publishes") as caught:
-        world.publish(1, "another", offer("theirs"), NAMED)
-    assert caught.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(
+        lambda: world.publish(1, "another", offer("theirs"), NAMED),
+        RefusalCode.FAILED_PRECONDITION,
+        "another open job publishes",
+    )
 
 
 def test_who_published_first_goes_on_when_others_come() -> None:

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request
-from tests.support.core_world import CoreWorld, Stream, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import Stream, service, world_with_manager, world_with_sandbox, world_with_trajectory
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -23,10 +23,8 @@ def test_a_copy_is_ordered_and_placed_like_what_runs_in_the_sandbox() -> None:
     world.manager("other", cores=32)
     world.step("before")
     world.submit(reward())
-    world.step("after")
-    world.plan()
-    assert manager.has("before")
-    assert not manager.has("score")
+    world.step("after", plan=True)
+    assert (manager.has("before"), manager.has("score")) == (True, False)
     assert not world.propose("score", "other", cpu=1)
     manager.run("before")
     world.plan()
@@ -40,9 +38,7 @@ def test_a_copy_is_ordered_and_placed_like_what_runs_in_the_sandbox() -> None:
 @pytest.mark.parametrize("copy", [SandboxCopy.IF_ANY, SandboxCopy.ALWAYS])
 def test_a_reset_that_is_on_its_way_makes_the_sandbox_to_copy(copy: SandboxCopy) -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t"))
-    world.submit(reward(copy=copy))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t"), reward(copy=copy), plan=True)
     assert not manager.has("score")
     manager.run("reset")
     world.plan()
@@ -53,12 +49,10 @@ def test_without_a_sandbox_a_reward_with_files_goes_anywhere_and_one_without_is_
     world, manager = world_with_trajectory()
     with pytest.raises(RefusedError, match="trajectory_id: has no sandbox to begin a fresh one with"):
         world.submit(reward("nothing", SandboxCopy.ALWAYS))
-    world.submit(reward())
-    world.plan()
+    world.submit(reward(), plan=True)
     assert manager.grant("score").sandbox_id == ""
     # What comes later changes nothing of it, also not in the eyes of a scheduler that was restarted.
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t"))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t"), plan=True)
     manager.run("reset")
     after = world.restart()
     assert not after.live("score").request.in_sandbox
@@ -67,8 +61,7 @@ def test_without_a_sandbox_a_reward_with_files_goes_anywhere_and_one_without_is_
 
 def test_what_is_settled_outlives_a_restart_and_so_does_that_there_was_a_sandbox() -> None:
     world, manager = world_with_sandbox()
-    world.submit(reward())
-    world.plan()
+    world.submit(reward(), plan=True)
     grant = manager.start("score")
     after = world.restart()
     manager.world, manager.stream = after, Stream()
@@ -86,13 +79,11 @@ def test_what_is_settled_outlives_a_restart_and_so_does_that_there_was_a_sandbox
 def test_a_copy_may_be_made_again_after_an_infra_failure_as_long_as_its_sandbox_is_there() -> None:
     world, manager = world_with_sandbox()
     world.submit(reward())
-    world.step("after")
-    world.plan()
+    world.step("after", plan=True)
     manager.start("score")
     manager.fail("score")
     world.wait(1.0)
-    assert manager.grant("score").attempt == 2
-    assert not manager.has("after")
+    assert (manager.grant("score").attempt, manager.has("after")) == (2, False)
     manager.start("score")
     world.handle(events.SandboxLost("m", SANDBOX, "gone"))
     manager.fail("score")
@@ -104,8 +95,7 @@ def test_a_copy_may_be_made_again_after_an_infra_failure_as_long_as_its_sandbox_
 def test_a_copy_that_is_given_up_costs_its_sandbox_nothing() -> None:
     world, manager = world_with_sandbox()
     world.submit(reward())
-    world.step("after")
-    world.plan()
+    world.step("after", plan=True)
     manager.start("score")
     world.cancel("score")
     world.wait(world.state.settings.cancel_grace + 1.0)
@@ -116,13 +106,9 @@ def test_a_copy_that_is_given_up_costs_its_sandbox_nothing() -> None:
 
 
 def test_a_manager_that_cannot_copy_sandboxes_is_given_none_to_copy() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service(copies=False))
-    world.job()
+    world, manager = world_with_manager("m", service(copies=False))
     world.trajectory("t")
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t"))
-    world.submit(reward("early"))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t"), reward("early"), plan=True)
     manager.run("reset")
     world.plan()
     failure = world.failure("early")
@@ -130,6 +116,5 @@ def test_a_manager_that_cannot_copy_sandboxes_is_given_none_to_copy() -> None:
     with pytest.raises(RefusedError, match="cannot copy it"):
         world.submit(reward("late"))
     # It is not the sandbox's own that is refused.
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     assert manager.has("step")

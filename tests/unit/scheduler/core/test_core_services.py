@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.core.words.registration import ServiceState
 
 from tests.support.core_requests import action_request, fixed
-from tests.support.core_world import CoreWorld, node, service
+from tests.support.core_world import CoreWorld, node, service, world_with_manager
 
 
 def test_heartbeats_say_what_it_takes_to_begin_on_a_service() -> None:
@@ -32,11 +32,8 @@ def test_heartbeats_say_what_it_takes_to_begin_on_a_service() -> None:
 
 
 def test_a_manager_that_comes_back_is_what_it_registered_as() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("work", slots=4), cores=4)
-    world.job()
-    world.submit(action_request("a", demand=fixed(cpu=3)))
-    world.plan()
+    world, manager = world_with_manager("m", service("work", slots=4), cores=4)
+    world.submit(action_request("a", demand=fixed(cpu=3)), plan=True)
     before, services = manager.node, manager.services
     manager.disconnect()
     manager.node = node("node-m", 2)

@@ -21,40 +21,48 @@ from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.work.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, node, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    SETTINGS,
+    CoreWorld,
+    node,
+    service,
+    world_with_job,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 from tests.support.peers import Peer
+from tests.support.refusals import refusal
 
 SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_close=1e6)
 
 
 def test_a_job_opens_once_and_again_with_the_same_body_only() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request("j", max_actions=3))
     world.job(job_request("j", max_actions=3))
-    world.job(job_request("j", max_actions=3))
-    with pytest.raises(RefusedError, match="another specification") as refused:
-        world.job(job_request("j", max_actions=4))
-    assert refused.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.job(job_request("j", max_actions=4)), RefusalCode.ALREADY_EXISTS, "another specification")
 
 
 def test_a_trajectory_needs_an_open_job() -> None:
     world = CoreWorld()
-    with pytest.raises(RefusedError, match="no open job") as refused:
-        world.trajectory("t")
-    assert refused.value.code is RefusalCode.NOT_FOUND
+    refusal(lambda: world.trajectory("t"), RefusalCode.NOT_FOUND, "no open job")
 
 
 def test_a_trajectory_opens_again_with_the_same_body_even_after_its_close() -> None:
     world, _ = world_with_trajectory()
     world.trajectory("t")
-    with pytest.raises(RefusedError) as refused:
-        world.trajectory(trajectory_request("t", body="other"))
-    assert refused.value.code is RefusalCode.ALREADY_EXISTS
+    refusal(lambda: world.trajectory(trajectory_request("t", body="other")), RefusalCode.ALREADY_EXISTS)
     world.close_trajectory("t")
     world.close_trajectory("t")
     assert world.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.COMPLETED)
-    with pytest.raises(RefusedError, match="was closed as completed: its trajectory was closed") as refused:
-        world.close_trajectory("t", TrajectoryEnd.ABANDONED)
-    assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "end")
+    assert (
+        refusal(
+            lambda: world.close_trajectory("t", TrajectoryEnd.ABANDONED),
+            RefusalCode.ALREADY_EXISTS,
+            "was closed as completed: its trajectory was closed",
+        ).field
+        == "end"
+    )
     assert world.state.jobs["job"].closed_trajectories["t"].end is TrajectoryEnd.COMPLETED
 
 
@@ -90,9 +98,7 @@ def test_a_job_that_is_opened_anew_has_a_life_of_its_own() -> None:
 
 def test_an_unknown_trajectory_cannot_be_closed() -> None:
     world, _ = world_with_trajectory()
-    with pytest.raises(RefusedError) as refused:
-        world.close_trajectory("u")
-    assert (refused.value.code, refused.value.field) == (RefusalCode.NOT_FOUND, "trajectory_id")
+    assert refusal(lambda: world.close_trajectory("u"), RefusalCode.NOT_FOUND).field == "trajectory_id"
 
 
 def test_a_submit_is_persisted_before_it_is_acknowledged() -> None:
@@ -109,19 +115,16 @@ def test_a_resubmit_attaches_to_a_live_action_once_per_watcher() -> None:
     world, manager = world_with_trajectory()
     world.submit(action_request("a"), watcher="one")
     world.submit(action_request("a"), watcher="two")
-    world.submit(action_request("a"), watcher="two")
-    world.plan()
+    world.submit(action_request("a"), watcher="two", plan=True)
     manager.run("a")
     assert world.delivered == [("one", ActionKey("job", "a")), ("two", ActionKey("job", "a"))]
 
 
 def test_a_resubmit_of_a_finished_action_gets_the_stored_outcome() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"), watcher="one")
-    world.plan()
+    world.submit(action_request("a"), watcher="one", plan=True)
     manager.run("a")
-    world.submit(action_request("a"), watcher="two")
-    world.plan()
+    world.submit(action_request("a"), watcher="two", plan=True)
     assert world.delivered == [("one", ActionKey("job", "a")), ("two", ActionKey("job", "a"))]
     assert len(manager.stream.all(commands.Dispatch)) == 1
 
@@ -133,9 +136,12 @@ def test_another_body_under_the_same_key_is_refused(finished: bool) -> None:
     if finished:
         world.plan()
         manager.run("a")
-    with pytest.raises(RefusedError, match="another body") as refused:
-        world.submit(action_request("a", body="other"))
-    assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "action_id")
+    assert (
+        refusal(
+            lambda: world.submit(action_request("a", body="other")), RefusalCode.ALREADY_EXISTS, "another body"
+        ).field
+        == "action_id"
+    )
 
 
 class GonePeer(Peer):
@@ -145,9 +151,7 @@ class GonePeer(Peer):
 
 
 def test_who_attaches_takes_the_place_of_sessions_that_are_gone() -> None:
-    world = CoreWorld()
-    world.job()
-    world.manager()
+    world, _ = world_with_manager()
     for watcher in (GonePeer("one"), GonePeer("two"), Peer("three")):
         world.submit(action_request("a"), watcher=watcher)
     world.watch("a", "four")
@@ -156,8 +160,7 @@ def test_who_attaches_takes_the_place_of_sessions_that_are_gone() -> None:
 
 def test_a_submit_without_a_watcher_is_carried_out_all_the_same() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"), watcher=None)
-    world.plan()
+    world.submit(action_request("a"), watcher=None, plan=True)
     manager.run("a")
     assert world.state_of("a") is ActionState.SUCCEEDED
     assert not world.delivered
@@ -171,9 +174,7 @@ def test_somebody_who_comes_later_can_watch() -> None:
     manager.run("a")
     world.watch("a", "later")
     assert [watcher for watcher, _ in world.delivered] == ["late", "later"]
-    with pytest.raises(RefusedError) as refused:
-        world.watch("b", "late")
-    assert refused.value.code is RefusalCode.NOT_FOUND
+    refusal(lambda: world.watch("b", "late"), RefusalCode.NOT_FOUND)
 
 
 def test_a_submit_into_no_job_or_no_trajectory_is_not_found() -> None:
@@ -189,40 +190,37 @@ def test_a_submit_into_no_job_or_no_trajectory_is_not_found() -> None:
 def test_a_closed_trajectory_takes_no_actions_and_says_how_it_ended() -> None:
     world, _ = world_with_trajectory()
     world.close_trajectory("t", TrajectoryEnd.ABANDONED)
-    with pytest.raises(RefusedError, match="closed as abandoned") as refused:
-        world.submit(action_request("a", ActionKind.GENERATE, "t"))
-    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(
+        lambda: world.submit(action_request("a", ActionKind.GENERATE, "t")),
+        RefusalCode.FAILED_PRECONDITION,
+        "closed as abandoned",
+    )
 
 
 def test_an_env_step_needs_a_sandbox_or_a_reset_ahead_of_it() -> None:
     world, _ = world_with_trajectory()
-    with pytest.raises(RefusedError, match="submit an env_reset first") as refused:
-        world.step("early")
-    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(lambda: world.step("early"), RefusalCode.FAILED_PRECONDITION, "submit an env_reset first")
     world.reset("reset")
     world.step("pipelined")
     assert world.state_of("pipelined") is ActionState.QUEUED
 
 
 def test_a_full_scheduler_refuses_with_a_retry_delay_and_takes_more_when_there_is_room() -> None:
-    world = CoreWorld(settings=replace(SETTINGS, max_open_actions=2, full_retry_after=1.5))
+    world = world_with_job(settings=replace(SETTINGS, max_open_actions=2, full_retry_after=1.5))
     manager = world.manager()
-    world.job()
-    world.submit(action_request("a"))
-    world.submit(action_request("b"))
-    with pytest.raises(RefusedError, match="its 2 actions") as refused:
-        world.submit(action_request("c"))
-    assert (refused.value.code, refused.value.retry_after) == (RefusalCode.RESOURCE_EXHAUSTED, 1.5)
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), action_request("b"))
+    assert (
+        refusal(lambda: world.submit(action_request("c")), RefusalCode.RESOURCE_EXHAUSTED, "its 2 actions").retry_after
+        == 1.5
+    )
+    world.submit(action_request("a"), plan=True)
     manager.run("a")
     world.submit(action_request("c"))
 
 
 def test_a_job_has_its_own_bound_of_open_actions() -> None:
-    world = CoreWorld()
+    world = world_with_job(job_request("j", max_actions=1))
     world.manager()
-    world.job(job_request("j", max_actions=1))
     world.job(job_request("k"))
     world.submit(action_request("a", job_id="j"))
     with pytest.raises(RefusedError, match="max_actions of 1") as refused:
@@ -233,8 +231,7 @@ def test_a_job_has_its_own_bound_of_open_actions() -> None:
 
 
 def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     with pytest.raises(RefusedError, match="no registered manager serves tool_call") as nobody:
         world.submit(action_request("a"))
     world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
@@ -253,9 +250,7 @@ def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
     [("memroy", "memory"), ("cpus", "cpu"), ("GPU", "gpu"), ("h10O", "h100"), ("bandwidth", "")],
 )
 def test_an_unknown_resource_names_the_nearest_known_one(resource: str, nearest: str) -> None:
-    world = CoreWorld()
-    world.manager("m", on=node("n", 4, memory=512, h100=2))
-    world.job()
+    world, _ = world_with_manager("m", on=node("n", 4, memory=512, h100=2))
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", demand=fixed(**{resource: 1})))
     assert (caught.value.field, caught.value.value) == ("demand.resources", resource)
@@ -265,9 +260,9 @@ def test_an_unknown_resource_names_the_nearest_known_one(resource: str, nearest:
 
 @pytest.mark.parametrize(("name", "nearest"), [("wether", "weather"), ("sandbox", ""), ("Weather", "weather")])
 def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: str) -> None:
-    world = CoreWorld()
-    world.manager("m", service("weather", [ActionKind.TOOL_CALL]), service("sandboxes", [ActionKind.ENV_RESET]))
-    world.job()
+    world, _ = world_with_manager(
+        "m", service("weather", [ActionKind.TOOL_CALL]), service("sandboxes", [ActionKind.ENV_RESET])
+    )
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", service=name))
     ending = f"; did you mean {nearest!r}?" if nearest else "under this name"
@@ -276,9 +271,9 @@ def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: st
 
 @pytest.mark.parametrize(("image", "hint"), [("djagno", "; did you mean 'django'?"), ("x", "; there are django")])
 def test_an_unknown_image_is_called_an_image(image: str, hint: str) -> None:
-    world = CoreWorld()
-    world.manager("m", service("sandbox", [ActionKind.ENV_RESET]), service("sandbox:django", [ActionKind.ENV_RESET]))
-    world.job()
+    world, _ = world_with_manager(
+        "m", service("sandbox", [ActionKind.ENV_RESET]), service("sandbox:django", [ActionKind.ENV_RESET])
+    )
     with pytest.raises(RefusedError) as caught:
         world.submit(action_request("a", ActionKind.ENV_RESET, service=f"sandbox:{image}"))
     assert (caught.value.field, caught.value.value) == ("image", image)
@@ -309,18 +304,14 @@ def test_units_that_are_there_on_different_nodes_only_are_refused() -> None:
 
 
 def test_reserved_units_do_not_count_as_servable() -> None:
-    world = CoreWorld()
-    world.manager("m", service(reserved={"cpu": 3}), cores=4)
-    world.job()
+    world, _ = world_with_manager("m", service(reserved={"cpu": 3}), cores=4)
     with pytest.raises(RefusedError, match=r"\(1\)"):
         world.submit(action_request("a", demand=fixed(cpu=2)))
 
 
 def test_who_asks_to_wait_waits_for_a_manager_that_can_serve_it() -> None:
-    world = CoreWorld()
-    world.job()
-    world.submit(action_request("patient", wait=True))
-    world.submit(action_request("hasty", wait=True, timeouts=SHORT_START))
+    world = world_with_job()
+    world.submit(action_request("patient", wait=True), action_request("hasty", wait=True, timeouts=SHORT_START))
     world.wait(31.0)
     assert world.state_of("hasty") is ActionState.EXPIRED
     manager = world.manager()
@@ -340,8 +331,7 @@ def test_closing_a_job_ends_everything_under_it_and_forgets_its_keys() -> None:
     world, manager = world_with_sandbox()
     world.step("running")
     world.step("waiting")
-    world.submit(action_request("free"))
-    world.plan()
+    world.submit(action_request("free"), plan=True)
     manager.start("running")
     world.close_job()
     assert {key.action_id: facts.state for key, facts in world.outcomes.items() if key.action_id != "reset"} == {
@@ -371,15 +361,16 @@ def test_closing_a_trajectory_with_a_reset_and_steps_behind_it_cancels_each_once
 
 
 def test_a_group_must_agree_and_takes_no_more_than_its_size() -> None:
-    world = CoreWorld()
-    world.job()
+    world = world_with_job()
     world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
     with pytest.raises(RefusedError, match="size 2, quorum 1"):
         world.trajectory(trajectory_request("b", group=GroupRequest("g", 3, 1)))
     world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
-    with pytest.raises(RefusedError, match="all its trajectories") as refused:
-        world.trajectory(trajectory_request("c", group=GroupRequest("g", 2, 1)))
-    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    refusal(
+        lambda: world.trajectory(trajectory_request("c", group=GroupRequest("g", 2, 1))),
+        RefusalCode.FAILED_PRECONDITION,
+        "all its trajectories",
+    )
 
 
 def test_a_refusal_leaves_no_record_behind() -> None:
@@ -417,9 +408,7 @@ def test_only_the_acknowledgement_of_a_submit_may_wait() -> None:
 
 
 def test_what_can_be_served_is_remembered_of_so_many_demands_only() -> None:
-    world = CoreWorld()
-    world.manager(memory=2 * MAX_CACHED)
-    world.job()
+    world, _ = world_with_manager(memory=2 * MAX_CACHED)
     for memory in range(1, MAX_CACHED + 10):
         request = action_request("a", demand=fixed(memory=memory))
         check_servable(world.state, request, None)

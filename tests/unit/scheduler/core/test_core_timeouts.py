@@ -16,26 +16,31 @@ from callsheet.scheduler.core.words.model import (
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, key_of
-from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    CoreWorld,
+    FakeManager,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 ONCE = RetryPolicy(max_attempts=1)
 
 
 def running(timeouts: Timeouts, kind: ActionKind = ActionKind.TOOL_CALL) -> tuple[CoreWorld, FakeManager]:
     world, manager = world_with_sandbox()
-    world.submit(action_request("a", kind, "t", timeouts=timeouts))
-    world.plan()
+    world.submit(action_request("a", kind, "t", timeouts=timeouts), plan=True)
     manager.start("a")
     return world, manager
 
 
 def test_schedule_to_start_expires_what_was_never_dispatched() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=1)
-    world.job()
-    world.submit(action_request("first", demand=fixed(cpu=1)))
-    world.submit(action_request("second", demand=fixed(cpu=1), timeouts=Timeouts(5.0, 100.0, 100.0)))
-    world.plan()
+    world, manager = world_with_manager(cores=1)
+    world.submit(
+        action_request("first", demand=fixed(cpu=1)),
+        action_request("second", demand=fixed(cpu=1), timeouts=Timeouts(5.0, 100.0, 100.0)),
+        plan=True,
+    )
     manager.live(6)
     assert world.expiry("second").timeout is TimeoutKind.SCHEDULE_TO_START
     manager.run("first")
@@ -49,25 +54,25 @@ UNSET = Timeouts(30.0, 600.0, 3600.0, execution_given=False, close_given=False)
 def world_with_default(command_timeout: float) -> tuple[CoreWorld, FakeManager]:
     """A world whose trajectory has a sandbox with a default execution timeout."""
     world, manager = world_with_trajectory()
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", command_timeout=command_timeout))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", command_timeout=command_timeout), plan=True)
     manager.run("reset")
     return world, manager
 
 
 def test_commands_without_an_execution_timeout_take_that_of_their_sandbox_also_after_a_restart() -> None:
     world, manager = world_with_default(45.0)
-    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=UNSET))
-    world.submit(action_request("own", ActionKind.ENV_STEP, "t", timeouts=Timeouts(30.0, 5.0, 60.0)))
-    world.submit(action_request("apart", ActionKind.REWARD, "t", timeouts=UNSET))
-    world.plan()
+    world.submit(
+        action_request("a", ActionKind.ENV_STEP, "t", timeouts=UNSET),
+        action_request("own", ActionKind.ENV_STEP, "t", timeouts=Timeouts(30.0, 5.0, 60.0)),
+        action_request("apart", ActionKind.REWARD, "t", timeouts=UNSET),
+        plan=True,
+    )
     assert manager.run("a").start_to_close == 45.0
     assert manager.grant("apart").start_to_close == 600.0
     after = world.restart()
     manager.world = after
     manager.join([], [SandboxRef("job", "t", "reset#1")])
-    after.submit(action_request("score", ActionKind.REWARD, "t", timeouts=UNSET, in_sandbox=True))
-    after.plan()
+    after.submit(action_request("score", ActionKind.REWARD, "t", timeouts=UNSET, in_sandbox=True), plan=True)
     assert manager.run("own").start_to_close == 5.0
     after.plan()
     assert manager.grant("score").start_to_close == 45.0
@@ -76,8 +81,7 @@ def test_commands_without_an_execution_timeout_take_that_of_their_sandbox_also_a
 def test_the_newest_reset_says_which_execution_timeout_commands_take() -> None:
     world, manager = world_with_default(45.0)
     world.reset("again")
-    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=UNSET))
-    world.plan()
+    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=UNSET), plan=True)
     manager.run("again")
     world.plan()
     assert manager.grant("a").start_to_close == 600.0
@@ -140,8 +144,7 @@ def test_the_backstop_fails_what_its_manager_did_not_stop_in_time() -> None:
 
 def test_the_backstop_counts_from_the_start_of_the_attempt() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", timeouts=Timeouts(100.0, 10.0, 100.0)))
-    world.plan()
+    world.submit(action_request("a", timeouts=Timeouts(100.0, 10.0, 100.0)), plan=True)
     manager.live(10)
     manager.start("a")
     manager.live(11)
@@ -189,8 +192,7 @@ def test_a_silent_reset_is_tried_again_after_its_backoff() -> None:
 
 def test_an_attempt_that_never_says_it_started_is_silent_too() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a", timeouts=Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0), retry=ONCE))
-    world.plan()
+    world.submit(action_request("a", timeouts=Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0), retry=ONCE), plan=True)
     manager.live(6)
     assert world.failure("a").timeout is TimeoutKind.HEARTBEAT
 
@@ -211,8 +213,7 @@ def test_heartbeats_renew_the_lease_and_silence_ends_it() -> None:
 
 def test_every_sign_of_life_renews_the_lease() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     world.wait(6.0)
     manager.start("a")
     world.wait(6.0)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.core_engines import offer
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld, service
+from tests.support.refusals import refusal
 
 STANDARD = ("sandbox", "inference", "reward")
 SANDBOX_KINDS = (ActionKind.ENV_RESET, ActionKind.ENV_STEP)
@@ -86,9 +87,11 @@ def test_once_it_registered_the_usual_rule_holds() -> None:
 
 def test_what_it_cannot_serve_after_all_fails_when_it_comes() -> None:
     made = world("inference")
-    made.submit(action_request("wrong name", ActionKind.GENERATE, service="another"))
-    made.submit(action_request("too large", ActionKind.GENERATE, demand=fixed(cpu=5)))
-    made.submit(action_request("patient", ActionKind.GENERATE, service="another", wait=True))
+    made.submit(
+        action_request("wrong name", ActionKind.GENERATE, service="another"),
+        action_request("too large", ActionKind.GENERATE, demand=fixed(cpu=5)),
+        action_request("patient", ActionKind.GENERATE, service="another", wait=True),
+    )
     submit(made, "right", "inference")
     made.manager("inference", *OFFERS["inference"], cores=4)
     for action in ("wrong name", "too large"):
@@ -112,8 +115,7 @@ def test_a_reset_that_fails_takes_the_steps_behind_it_along() -> None:
     made.submit(action_request("reset", ActionKind.ENV_RESET, "t", service="sandbox:unknown"))
     made.step("step")
     made.manager("sandbox", *OFFERS["sandbox"])
-    assert made.failure("reset").reason == "unservable"
-    assert made.failure("step").reason == "state_lost"
+    assert (made.failure("reset").reason, made.failure("step").reason) == ("unservable", "state_lost")
 
 
 def test_a_manager_that_never_comes_is_awaited_until_schedule_to_start() -> None:
@@ -166,8 +168,10 @@ def restarted(*roles: str) -> CoreWorld:
 @pytest.mark.parametrize("roles", [(), ("sandbox",)])
 def test_what_was_served_before_a_restart_waits_until_its_manager_is_back(roles: tuple[str, ...]) -> None:
     made = restarted(*roles)
-    made.submit(action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"))
-    made.submit(action_request("b", ActionKind.GENERATE, service="second-model"))
+    made.submit(
+        action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"),
+        action_request("b", ActionKind.GENERATE, service="second-model"),
+    )
     why = at_once(explain_in_parts(made.state, made.live("a"), made.now, made.planner))
     assert why.sentence == "its manager is on its way: one from before the scheduler's restart has not registered yet"
     made.wait(9.0)
@@ -183,14 +187,15 @@ def test_what_was_served_before_a_restart_waits_until_its_manager_is_back(roles:
 @pytest.mark.parametrize("roles", [(), ("sandbox",)])
 def test_a_lease_after_a_restart_the_usual_rule_holds(roles: tuple[str, ...]) -> None:
     made = restarted(*roles)
-    made.submit(action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"))
-    made.submit(action_request("patient", ActionKind.GENERATE, service="another", wait=True))
+    made.submit(
+        action_request("a", ActionKind.ENV_RESET, "t", service="sandbox:ubuntu"),
+        action_request("patient", ActionKind.GENERATE, service="another", wait=True),
+    )
     made.step("behind")
     made.wait(9.0)
     assert made.state_of("a") is ActionState.QUEUED
     made.wait(2.0)
-    assert made.failure("a").reason == "unservable"
-    assert made.failure("behind").reason == "state_lost"
+    assert (made.failure("a").reason, made.failure("behind").reason) == ("unservable", "state_lost")
     assert made.state_of("patient") is ActionState.QUEUED
     with pytest.raises(RefusedError, match="no registered manager serves"):
         made.submit(action_request("b", ActionKind.GENERATE, service="another"))
@@ -208,9 +213,10 @@ def test_a_role_that_never_registers_is_awaited_longer_than_a_restart() -> None:
 def test_weights_for_a_model_that_is_not_back_yet_wait_for_it() -> None:
     made = world("inference").restart()
     made.manager("first", service("first-model", (ActionKind.GENERATE,)))
-    with pytest.raises(RefusedError, match="must be named until") as refusal:
-        made.publish(1, offer=offer())
-    assert (refusal.value.code, refusal.value.retry_after) == (RefusalCode.UNAVAILABLE, 1.0)
+    assert (
+        refusal(lambda: made.publish(1, offer=offer()), RefusalCode.UNAVAILABLE, "must be named until").retry_after
+        == 1.0
+    )
     made.publish(1, offer=offer(service="second-model"))
     made.publish(2, offer=offer())
     assert {name: each.version for name, each in made.state.rollouts.items()} == {"second-model": 2}, "as before"

@@ -16,7 +16,7 @@ from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed, job_request
-from tests.support.core_world import CoreWorld, FakeManager, node
+from tests.support.core_world import CoreWorld, FakeManager, node, world_with_job
 
 EXACT = Budget(seconds=0.5, deterministic=True)
 SET_UP_S = 0.3
@@ -29,8 +29,7 @@ def model(name: str) -> ServiceDescription:
 
 def world_with_models(hold_after: float = 5.0, **gpus: int) -> tuple[CoreWorld, dict[str, FakeManager]]:
     """A world with the models "judge" and "other" on nodes with so many GPUs; job "urgent" goes before the others."""
-    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=EXACT, hold_after=hold_after)))
-    world.job()
+    world = world_with_job(planner=ElasticPlanner(ElasticSettings(budget=EXACT, hold_after=hold_after)))
     world.job(job_request("second"))
     world.job(job_request("urgent", priority=PriorityClass.EVAL))
     models = model("judge"), model("other")
@@ -106,8 +105,7 @@ def test_a_model_comes_in_where_it_takes_nothing_from_those_who_wait() -> None:
     for index in range(2):
         call(world, f"elsewhere{index}", "other")
     assert len(start(world)) == 2
-    assert managers["a"].has("there")
-    assert len(managers["b"].stream.all(commands.Dispatch)) == 1
+    assert (managers["a"].has("there"), len(managers["b"].stream.all(commands.Dispatch))) == (True, 1)
 
 
 def test_nothing_is_sent_where_free_units_are_no_room() -> None:
@@ -137,8 +135,7 @@ def test_no_node_is_held_for_calls_whose_model_is_there(*, there: bool) -> None:
 
 
 def test_calls_that_need_but_a_slot_go_where_their_model_is() -> None:
-    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=EXACT)))
-    world.job()
+    world = world_with_job(planner=ElasticPlanner(ElasticSettings(budget=EXACT)))
     models = [replace(model(name), slots=64) for name in ("judge", "other")]
     managers = {name: world.manager(name, *models, on=node(name, 1)) for name in ("a", "b")}
     tell(world, managers["a"], ServiceState("judge", 0.0, 1), ServiceState("other", SET_UP_S, 0))
@@ -157,15 +154,13 @@ def test_calls_that_need_but_a_slot_go_where_their_model_is() -> None:
 
 @pytest.mark.parametrize("planner", [FirstComePlanner, ElasticPlanner])
 def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(planner: type[ReviewingPlanner]) -> None:
-    world = CoreWorld(planner=planner())
-    world.job()
+    world = world_with_job(planner=planner())
     search = ServiceDescription("search", frozenset({ActionKind.TOOL_CALL}), 64, {}, instances=64)
     managers = {name: world.manager(name, search, on=node(name, 1)) for name in ("a", "b")}
 
     def calls(first: int, count: int) -> set[str]:
         names = {f"c{number}" for number in range(first, first + count)}
-        for name in names:
-            world.submit(action_request(name, ActionKind.TOOL_CALL, demand=fixed(), service="search"))
+        world.submit(*(action_request(name, ActionKind.TOOL_CALL, demand=fixed(), service="search") for name in names))
         assert start(world) <= names
         return names
 
@@ -181,8 +176,7 @@ def test_calls_go_elsewhere_while_a_service_pauses_and_come_back_all_at_once(pla
 
 
 def test_a_function_waits_for_its_image_or_brings_it_elsewhere_by_what_that_costs() -> None:
-    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=EXACT)))
-    world.job()
+    world = world_with_job(planner=ElasticPlanner(ElasticSettings(budget=EXACT)))
     kinds = frozenset({ActionKind.ENV_RESET, ActionKind.REWARD})
     image = ServiceDescription("sandbox:graders", kinds, 0, {}, setup_s=20.0)
     managers = {name: world.manager(name, image, on=node(name, 2)) for name in ("warm", "cold")}

@@ -17,7 +17,7 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job
 
 SLOTS = 64
 RESTORE_S = 0.1
@@ -30,9 +30,7 @@ def model(name: str, slots: int = SLOTS) -> ServiceDescription:
 
 def make_world() -> CoreWorld:
     """A world with a job."""
-    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=Budget(seconds=0.5, deterministic=True))))
-    world.job()
-    return world
+    return world_with_job(planner=ElasticPlanner(ElasticSettings(budget=Budget(seconds=0.5, deterministic=True))))
 
 
 def ask(world: CoreWorld, name: str, service: str = "judge", *, seconds: float = 1.0) -> None:

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.planner.answers.wanted import WantedUnits, wanted_in_parts
 
 from tests.support.core_requests import action_request, elastic, fixed, kept
-from tests.support.core_world import CoreWorld, service, world_with_sandbox
+from tests.support.core_world import CoreWorld, service, world_with_job, world_with_manager, world_with_sandbox
 
 SANDBOXES = ExpectedRole("env", (ExpectedService("", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})),))
 
@@ -20,12 +20,10 @@ def only(world: CoreWorld) -> WantedUnits:
 
 
 def test_what_runs_is_held_and_what_has_no_room_waits() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=2)
-    world.job()
-    for number in range(5):
-        world.submit(action_request(f"a-{number}", ActionKind.REWARD, demand=fixed(cpu=2)))
-    world.plan()
+    world, manager = world_with_manager(cores=2)
+    world.submit(
+        *(action_request(f"a-{number}", ActionKind.REWARD, demand=fixed(cpu=2)) for number in range(5)), plan=True
+    )
     wanted = only(world)
     assert (wanted.managers, wanted.waiting, wanted.held["cpu"], wanted.waiting_units["cpu"]) == (1, 4, 2, 8)
     manager.run("a-0")
@@ -33,9 +31,7 @@ def test_what_runs_is_held_and_what_has_no_room_waits() -> None:
 
 
 def test_more_units_are_useful_to_what_could_take_them() -> None:
-    world = CoreWorld()
-    world.manager(cores=2)
-    world.job()
+    world, _ = world_with_manager(cores=2)
     world.submit(action_request("runs", ActionKind.REWARD, demand=elastic(1, 8)))
     world.propose("runs", "m", cpu=2)
     world.submit(action_request("waits", ActionKind.REWARD, demand=elastic(1, 4)))
@@ -46,28 +42,23 @@ def test_more_units_are_useful_to_what_could_take_them() -> None:
 def test_what_waits_for_its_own_sandbox_is_left_out() -> None:
     world, manager = world_with_sandbox()
     manager.disconnect()
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     assert only(world).waiting == 0
 
 
 def test_a_sandbox_is_held_between_actions() -> None:
-    world = CoreWorld()
-    manager = world.manager(memory=100)
-    world.job()
+    world, manager = world_with_manager(memory=100)
     world.trajectory("t")
     world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(memory=60)))
     world.trajectory("waits")
-    world.submit(action_request("waits", ActionKind.ENV_RESET, "waits", demand=kept(memory=60)))
-    world.plan()
+    world.submit(action_request("waits", ActionKind.ENV_RESET, "waits", demand=kept(memory=60)), plan=True)
     manager.run("reset")
     wanted = only(world)
     assert (wanted.held["memory"], wanted.waiting, wanted.waiting_units["memory"]) == (60, 1, 60)
 
 
 def test_an_announced_role_is_told_before_any_manager_is_there() -> None:
-    world = CoreWorld(settings=CoreSettings(expected=(SANDBOXES,)))
-    world.job()
+    world = world_with_job(settings=CoreSettings(expected=(SANDBOXES,)))
     world.trajectory("t")
     world.reset("reset")
     world.submit(action_request("other", ActionKind.GENERATE, wait=True))

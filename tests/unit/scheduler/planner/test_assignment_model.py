@@ -104,8 +104,7 @@ def test_priority_classes_are_strict() -> None:
 def test_waiting_for_the_fast_engine_can_be_better_than_the_slow_one_now() -> None:
     fast, slow = resource("slots@fast", 0, capacity=4, hold_s=2.0), resource("slots@slow", 4)
     options = [Option("fast", {}, 2.0, 0.0, ((0, 1),)), Option("slow", {}, 40.0, 0.0, ((1, 1),))]
-    patient = PlanningInstance((fast, slow), (planning_class("a", options),))
-    assert solve(patient, AMPLE).started == ()
+    assert solve(PlanningInstance((fast, slow), (planning_class("a", options),)), AMPLE).started == ()
     busy = resource("slots@fast", 0, capacity=4, hold_s=400.0)
     assert len(solve(PlanningInstance((busy, slow), (planning_class("a", options),)), AMPLE).started) == 1
 
@@ -147,8 +146,7 @@ def test_without_a_budget_the_greedy_decides_and_says_so() -> None:
     option = Option("pool", {}, 1.0, charges=((0, 1),))
     instance = PlanningInstance((resource("cpu@pool", 3),), (planning_class("a", [option], count=9),))
     solution = solve(instance, GREEDY_ONLY)
-    assert solution.status is Status.FALLBACK
-    assert sum(each.members for each in solution.started) == 3
+    assert (solution.status, sum(each.members for each in solution.started)) == (Status.FALLBACK, 3)
 
 
 def test_what_others_took_of_the_time_for_an_answer_is_not_cp_sats() -> None:

@@ -15,7 +15,7 @@ from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.stage import Status
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, node, service
+from tests.support.core_world import CoreWorld, FakeManager, node, service, world_with_job
 
 EXACT = Budget(seconds=0.5, deterministic=True)
 IN_SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD]
@@ -26,9 +26,7 @@ def elastic_world(predictors: Predictors | None = None, **settings: float) -> Co
     chosen = ElasticSettings(
         budget=EXACT, hold_after=settings.get("hold_after", 5.0), dispatch_cap=int(settings.get("dispatch_cap", 1024))
     )
-    world = CoreWorld(planner=ElasticPlanner(chosen, predictors))
-    world.job()
-    return world
+    return world_with_job(planner=ElasticPlanner(chosen, predictors))
 
 
 def plan_all(world: CoreWorld) -> list[Plan]:
@@ -91,8 +89,7 @@ def test_actions_on_shared_cores_are_bounded_by_predicted_use_and_spread() -> No
     shared = service("sandbox", IN_SANDBOX, shared={"cpu": 4})
     for name in ("a", "b"):
         world.manager(name, shared, cores=4)
-    for index in range(100):
-        world.submit(action_request(f"t{index}", ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.submit(*(action_request(f"t{index}", ActionKind.REWARD, demand=fixed(cpu=1)) for index in range(100)))
     # Each is expected to use 0.64 cores; a manager is given as many as would use its four cores four times.
     assert homes(plan_all(world)) == {"a": 25, "b": 25}
     assert homes(plan_all(world)) == {}
@@ -121,8 +118,12 @@ def test_an_elastic_action_is_wide_alone_and_narrow_in_a_crowd() -> None:
     assert manager.grant("a").resources["cpu"] == 8
     crowd = elastic_world()
     manager = crowd.manager(cores=8)
-    for index in range(40):
-        crowd.submit(action_request(f"a{index}", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0))
+    crowd.submit(
+        *(
+            action_request(f"a{index}", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0)
+            for index in range(40)
+        )
+    )
     assert sum(len(round_.assignments) for round_ in plan_all(crowd)) == 8
 
 
@@ -149,8 +150,7 @@ def wide_waits(hold_after: float) -> tuple[CoreWorld, FakeManager]:
     """A full node, on which an action of its whole width has waited for six seconds."""
     world = elastic_world(hold_after=hold_after)
     manager = world.manager(cores=4)
-    for index in range(4):
-        world.submit(action_request(f"s{index}", demand=fixed(cpu=1)))
+    world.submit(*(action_request(f"s{index}", demand=fixed(cpu=1)) for index in range(4)))
     plan_all(world)
     world.submit(action_request("wide", demand=fixed(cpu=4)))
     manager.live(6.0)
@@ -178,24 +178,21 @@ def test_a_retry_avoids_the_manager_that_failed() -> None:
     (first,) = homes(plan_all(world))
     managers[first].fail("x")
     world.wait(1.0)
-    other = managers["b" if first == "a" else "a"]
-    assert other.has("x")
+    assert managers["b" if first == "a" else "a"].has("x")
 
 
 def test_a_retry_does_not_make_those_behind_it_wait_anew() -> None:
     """Two long ones wait behind one another for 60 s, which makes them late; then the first has to be tried again."""
     world = elastic_world()
     manager = world.manager(cores=1)
-    for name in ("first", "second"):
-        world.submit(action_request(name, demand=fixed(cpu=1), expected=10.0))
+    world.submit(*(action_request(name, demand=fixed(cpu=1), expected=10.0) for name in ("first", "second")))
     plan_all(world)
     manager.live(60.0)
     manager.fail("first")
     world.submit(action_request("short", demand=fixed(cpu=1), expected=1.0))
     world.now += 2.0
     world.handle(events.TimerFired())
-    started = [each.key.action_id for each in world.plan().assignments]
-    assert started == ["first"]
+    assert [each.key.action_id for each in world.plan().assignments] == ["first"]
 
 
 def test_fragments_are_not_taken_for_room() -> None:
@@ -206,8 +203,9 @@ def test_fragments_are_not_taken_for_room() -> None:
     for index in range(4):
         world.submit(action_request(f"s{index}", demand=fixed(cpu=1)))
         world.propose(f"s{index}", "a" if index % 2 else "b", cpu=1)
-    world.submit(action_request("wide", demand=fixed(cpu=4), weight=50.0))
-    world.submit(action_request("narrow", demand=fixed(cpu=2)))
+    world.submit(
+        action_request("wide", demand=fixed(cpu=4), weight=50.0), action_request("narrow", demand=fixed(cpu=2))
+    )
     assert [each.key.action_id for round_ in plan_all(world) for each in round_.assignments] == ["narrow"]
 
 
@@ -216,8 +214,7 @@ def test_resources_that_do_not_lie_together_are_filled_up_with_what_fits() -> No
     world = elastic_world()
     world.manager("cores", on=node("cores", 4, memory=1))
     world.manager("memory", on=node("memory", 1, memory=100))
-    world.submit(action_request("cpu", demand=fixed(cpu=3)))
-    world.submit(action_request("mem", demand=fixed(memory=50)))
+    world.submit(action_request("cpu", demand=fixed(cpu=3)), action_request("mem", demand=fixed(memory=50)))
     where = {each.key.action_id: each.manager_id for round_ in plan_all(world) for each in round_.assignments}
     assert where == {"cpu": "cores", "mem": "memory"}
 
@@ -228,8 +225,7 @@ def test_a_manager_that_goes_away_and_comes_back() -> None:
     world.submit(action_request("a", demand=fixed(cpu=1)))
     plan_all(world)
     manager.disconnect()
-    for index in range(3):
-        world.submit(action_request(f"b{index}", demand=fixed(cpu=1)))
+    world.submit(*(action_request(f"b{index}", demand=fixed(cpu=1)) for index in range(3)))
     assert set(homes(plan_all(world))) == {"n"}
     other.disconnect()
     world.submit(action_request("c"))
@@ -241,8 +237,7 @@ def test_a_manager_that_goes_away_and_comes_back() -> None:
 def test_the_cap_of_a_round_asks_for_another_one() -> None:
     world = elastic_world(dispatch_cap=3)
     world.manager()
-    for index in range(8):
-        world.submit(action_request(f"g{index}"))
+    world.submit(*(action_request(f"g{index}") for index in range(8)))
     assert [len(each.assignments) for each in plan_all(world)] == [3, 3, 2]
 
 
@@ -251,8 +246,10 @@ def test_jobs_share_what_is_short_by_weight() -> None:
     world.manager(cores=8)
     world.job(job_request("other", weight=3.0))
     for index in range(30):
-        world.submit(action_request(f"a{index}", demand=fixed(cpu=1), expected=1.0))
-        world.submit(action_request(f"b{index}", job_id="other", demand=fixed(cpu=1), expected=50.0))
+        world.submit(
+            action_request(f"a{index}", demand=fixed(cpu=1), expected=1.0),
+            action_request(f"b{index}", job_id="other", demand=fixed(cpu=1), expected=50.0),
+        )
     jobs = Counter(each.key.job_id for round_ in plan_all(world) for each in round_.assignments)
     assert jobs == {"job": 2, "other": 6}
 
@@ -260,8 +257,7 @@ def test_jobs_share_what_is_short_by_weight() -> None:
 def test_a_plan_says_how_it_was_decided() -> None:
     world = elastic_world()
     world.manager("a", cores=4)
-    for index in range(9):
-        world.submit(action_request(f"a{index}", demand=elastic(1, 4), expected=1.0 + index % 3))
+    world.submit(*(action_request(f"a{index}", demand=elastic(1, 4), expected=1.0 + index % 3) for index in range(9)))
 
     def planned() -> ElasticPlan:
         return ElasticPlanner(ElasticSettings(budget=EXACT, seed=3)).plan(world.state, world.now)
@@ -288,8 +284,9 @@ def test_a_call_goes_where_its_model_is_and_waits_for_it_rather_than_load_it_aga
     managers = {name: world.manager(name, judge, on=node(name, 1, gpu=1)) for name in ("a", "b")}
     told = events.ManagerHeartbeat("b", managers["b"].stream, (ServiceState("judge", 0.0, 1),))
     world.handle(told)
-    for index in range(3):
-        world.submit(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0))
+    world.submit(
+        *(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0) for index in range(3))
+    )
     assert homes(plan_all(world)) == {"b": 1}
     for index in range(3):
         managers["b"].run(f"call{index}")
@@ -302,8 +299,9 @@ def test_a_long_queue_is_worth_another_load() -> None:
     judge = ServiceDescription("judge", frozenset({ActionKind.REWARD}), 0, {}, setup_s=5.0)
     managers = {name: world.manager(name, judge, on=node(name, 1, gpu=1)) for name in ("a", "b")}
     world.handle(events.ManagerHeartbeat("b", managers["b"].stream, (ServiceState("judge", 0.0, 1),)))
-    for index in range(40):
-        world.submit(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=4.0))
+    world.submit(
+        *(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=4.0) for index in range(40))
+    )
     assert homes(plan_all(world)) == {"a": 1, "b": 1}
 
 
@@ -312,9 +310,10 @@ def test_an_idle_unit_is_used_though_wide_actions_wait_for_its_node() -> None:
     score = service("score", [ActionKind.REWARD])
     large = world.manager("large", score, on=node("large", 1, gpu=4))
     world.manager("small", score, on=node("small", 1, gpu=1))
-    for index in range(5):
-        world.submit(action_request(f"narrow{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0))
-    world.plan()
+    world.submit(
+        *(action_request(f"narrow{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0) for index in range(5)),
+        plan=True,
+    )
     for index in range(30):
         world.submit(action_request(f"wide{index}", ActionKind.REWARD, demand=fixed(gpu=4), expected=1.0))
     for index in range(5, 25):

@@ -12,7 +12,16 @@ from callsheet.scheduler.planner.round.review import Shortage, WaitReason
 from callsheet.v1 import admin_service_pb2
 
 from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, node, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    CoreWorld,
+    node,
+    service,
+    world_with_call,
+    world_with_job,
+    world_with_manager,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 
 def why(world: CoreWorld, action: str) -> Explanation:
@@ -26,8 +35,7 @@ def test_the_reasons_are_those_of_the_contract() -> None:
 
 def test_an_action_that_runs_waits_for_nothing() -> None:
     world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
+    world.submit(action_request("a"), plan=True)
     assert why(world, "a") == Explanation(WaitReason.NONE, "it is dispatched")
     manager.start("a")
     assert why(world, "a") == Explanation(WaitReason.NONE, "it is running")
@@ -51,11 +59,11 @@ def test_the_line_of_the_sandbox() -> None:
 
 
 def test_nobody_serves_it() -> None:
-    world = CoreWorld()
-    world.manager("m", service("engine", [ActionKind.GENERATE]), cores=2)
-    world.job()
-    world.submit(action_request("kind", ActionKind.REWARD, wait=True))
-    world.submit(action_request("size", ActionKind.GENERATE, demand=fixed(cpu=3), wait=True))
+    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE]), cores=2)
+    world.submit(
+        action_request("kind", ActionKind.REWARD, wait=True),
+        action_request("size", ActionKind.GENERATE, demand=fixed(cpu=3), wait=True),
+    )
     assert why(world, "kind").reason is WaitReason.NO_SERVICE
     assert why(world, "size") == Explanation(WaitReason.NO_SERVICE, "none of 1 managers serves generate '' with 3 cpu")
 
@@ -89,18 +97,13 @@ def test_units_are_short_on_the_node_that_comes_closest() -> None:
         world.propose(name, manager.manager_id, cpu=cores)
     world.submit(action_request("a", demand=fixed(cpu=2, memory=50)))
     told = why(world, "a")
-    assert told.reason is WaitReason.RESOURCES
-    assert told.sentence == "on node-near: 2 cpu needed, 1 of 4 free"
+    assert (told.reason, told.sentence) == (WaitReason.RESOURCES, "on node-near: 2 cpu needed, 1 of 4 free")
     assert told.shortages == (Shortage("cpu", 2, 1, 4, "node-near"),)
 
 
 def test_slots_are_taken() -> None:
-    world = CoreWorld()
-    world.manager("m", service("engine", [ActionKind.GENERATE], slots=1))
-    world.job()
-    for name in ("a", "b"):
-        world.submit(action_request(name, ActionKind.GENERATE))
-    world.plan()
+    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=1))
+    world.submit(*(action_request(name, ActionKind.GENERATE) for name in ("a", "b")), plan=True)
     assert why(world, "b") == Explanation(WaitReason.SLOTS, "all slots of 1 managers that serve it are taken")
 
 
@@ -136,9 +139,8 @@ def test_a_service_that_pauses_says_why() -> None:
 
 
 def test_a_sandbox_that_finds_no_room_holds_up_its_trajectory() -> None:
-    world = CoreWorld(planner=ElasticPlanner())
+    world = world_with_job(planner=ElasticPlanner())
     world.manager("m", cores=4, memory=300)
-    world.job()
     for index in range(3):
         world.trajectory(f"t{index}")
         demand = kept(memory=200, start_cpu=1)
@@ -155,15 +157,11 @@ def test_a_sandbox_that_finds_no_room_holds_up_its_trajectory() -> None:
 
 
 def test_free_units_are_kept_for_an_older_action() -> None:
-    world = CoreWorld()
-    manager = world.manager(cores=4)
-    world.job()
-    world.submit(action_request("running", demand=fixed(cpu=2)))
-    world.plan()
+    world, manager = world_with_manager(cores=4)
+    world.submit(action_request("running", demand=fixed(cpu=2)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=4)))
     manager.live(6.0)
-    world.submit(action_request("narrow", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("narrow", demand=fixed(cpu=1)), plan=True)
     assert not manager.has("narrow")
     assert why(world, "narrow") == Explanation(
         WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
@@ -177,11 +175,9 @@ def test_free_units_are_kept_for_an_older_action() -> None:
 
 def test_the_elastic_round_keeps_units_later_than_the_plain_one_and_explain_knows() -> None:
     """The older action has waited long enough for the plain planner to keep a node for it, but not for this one."""
-    world = CoreWorld(planner=ElasticPlanner())
+    world = world_with_job(planner=ElasticPlanner())
     manager = world.manager(cores=4)
-    world.job()
-    world.submit(action_request("running", demand=fixed(cpu=2)))
-    world.plan()
+    world.submit(action_request("running", demand=fixed(cpu=2)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=4), expected=60.0))
     manager.live(6.0)
     world.submit(action_request("narrow", demand=fixed(cpu=1), expected=1.0))
@@ -199,40 +195,31 @@ def test_the_elastic_round_keeps_units_later_than_the_plain_one_and_explain_know
 
 def test_what_a_hold_does_not_keep_is_not_said_to_be_held() -> None:
     """While trajectories have the memory that the older action lacks, a round keeps memory for it, but no cores."""
-    world = CoreWorld()
-    manager = world.manager(cores=4, memory=100)
-    world.job()
+    world, manager = world_with_manager(cores=4, memory=100)
     world.trajectory("t")
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(memory=60, start_cpu=1)))
-    world.plan()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(memory=60, start_cpu=1)), plan=True)
     manager.run("reset")
     world.submit(action_request("older", demand=fixed(cpu=2, memory=50)))
     manager.live(6.0)
-    world.submit(action_request("cores", demand=fixed(cpu=1)))
-    world.submit(action_request("memory", demand=fixed(memory=10)))
+    world.submit(action_request("cores", demand=fixed(cpu=1)), action_request("memory", demand=fixed(memory=10)))
     assert why(world, "cores").reason is WaitReason.NEXT_ROUND
     assert why(world, "memory").reason is WaitReason.HELD_FOR_OLDER
     world.plan()
-    assert manager.has("cores")
-    assert not manager.has("memory")
+    assert (manager.has("cores"), manager.has("memory")) == (True, False)
 
 
 def test_a_backoff_has_not_run_out() -> None:
     world, manager = world_with_trajectory()
     for name in ("free", "reset"):
         kind = ActionKind.ENV_RESET if name == "reset" else ActionKind.TOOL_CALL
-        world.submit(action_request(name, kind, "t"))
-        world.plan()
+        world.submit(action_request(name, kind, "t"), plan=True)
         manager.start(name)
         manager.fail(name)
         assert why(world, name) == Explanation(WaitReason.BACKOFF, "attempt 1 failed; the next one starts in 0.2 s")
 
 
 def test_an_attempt_of_before_the_restart_may_still_run() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"))
-    world.plan()
-    manager.start("a")
+    world, _, _ = world_with_call()
     after = world.restart()
     assert why(after, "a") == Explanation(
         WaitReason.RECOVERY, "it was running on m before the restart; that manager is awaited"

@@ -6,13 +6,12 @@ from callsheet.scheduler.core.words.model import ActionKind, Demand, PriorityCla
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request
-from tests.support.core_world import CoreWorld, FakeManager, service
+from tests.support.core_world import CoreWorld, FakeManager, service, world_with_job, world_with_manager
 
 
 def world_with(cores: int = 4, **planner: float) -> tuple[CoreWorld, FakeManager]:
-    world = CoreWorld(planner=FirstComePlanner(hold_after=planner.get("hold_after", 5.0)))
+    world = world_with_job(planner=FirstComePlanner(hold_after=planner.get("hold_after", 5.0)))
     manager = world.manager(cores=cores)
-    world.job()
     return world, manager
 
 
@@ -24,8 +23,7 @@ def order(world: CoreWorld) -> list[str]:
 def test_first_come_first_served_over_all_classes() -> None:
     world, _ = world_with()
     kinds = [ActionKind.TOOL_CALL, ActionKind.GENERATE, ActionKind.REWARD, ActionKind.GENERATE, ActionKind.TOOL_CALL]
-    for index, kind in enumerate(kinds):
-        world.submit(action_request(f"a{index}", kind))
+    world.submit(*(action_request(f"a{index}", kind) for index, kind in enumerate(kinds)))
     assert order(world) == ["a0", "a1", "a2", "a3", "a4"]
 
 
@@ -50,8 +48,7 @@ def test_an_action_goes_where_it_leaves_the_least_behind() -> None:
     world.manager("large", cores=16)
     world.manager("small", cores=4)
     world.job()
-    world.submit(action_request("narrow", demand=fixed(cpu=2)))
-    world.submit(action_request("wide", demand=fixed(cpu=8)))
+    world.submit(action_request("narrow", demand=fixed(cpu=2)), action_request("wide", demand=fixed(cpu=8)))
     plan = world.plan()
     assert {each.key.action_id: each.manager_id for each in plan.assignments} == {"narrow": "small", "wide": "large"}
 
@@ -61,35 +58,28 @@ def test_actions_without_units_go_to_the_least_busy_manager() -> None:
     for name in ("a", "b"):
         world.manager(name)
     world.job()
-    for index in range(6):
-        world.submit(action_request(f"g{index}", ActionKind.GENERATE))
+    world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(6)))
     assert sorted(each.manager_id for each in world.plan().assignments) == ["a"] * 3 + ["b"] * 3
 
 
 def test_a_round_books_what_it_hands_out() -> None:
     world, manager = world_with(cores=4)
-    for index in range(5):
-        world.submit(action_request(f"a{index}", demand=fixed(cpu=2)))
+    world.submit(*(action_request(f"a{index}", demand=fixed(cpu=2)) for index in range(5)))
     assert order(world) == ["a0", "a1"]
     world.plan()
     assert manager.free["cpu"] == 0
 
 
 def test_a_round_respects_slots_over_all_its_assignments() -> None:
-    world = CoreWorld()
-    world.manager("m", service("engine", [ActionKind.GENERATE], slots=3))
-    world.job()
-    for index in range(5):
-        world.submit(action_request(f"g{index}", ActionKind.GENERATE))
+    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=3))
+    world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(5)))
     assert order(world) == ["g0", "g1", "g2"]
 
 
 def test_what_does_not_fit_is_passed_over_for_what_does() -> None:
     world, manager = world_with(cores=4)
-    world.submit(action_request("first", demand=fixed(cpu=3)))
-    world.plan()
-    world.submit(action_request("wide", demand=fixed(cpu=2)))
-    world.submit(action_request("narrow", demand=fixed(cpu=1)))
+    world.submit(action_request("first", demand=fixed(cpu=3)), plan=True)
+    world.submit(action_request("wide", demand=fixed(cpu=2)), action_request("narrow", demand=fixed(cpu=1)))
     assert order(world) == ["narrow"]
     world.plan()
     assert manager.has("narrow")
@@ -97,9 +87,7 @@ def test_what_does_not_fit_is_passed_over_for_what_does() -> None:
 
 def test_a_node_is_held_for_an_action_that_has_waited_too_long() -> None:
     world, manager = world_with(cores=4)
-    for index in range(4):
-        world.submit(action_request(f"s{index}", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(*(action_request(f"s{index}", demand=fixed(cpu=1)) for index in range(4)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=4)))
     manager.live(4.0)
     world.submit(action_request("backfilled", demand=fixed(cpu=1)))
@@ -131,9 +119,9 @@ def test_a_hold_keeps_what_is_needed_on_one_node_only() -> None:
     for _ in range(3):
         near.live(2.0)
         far.heartbeat()
-    world.submit(action_request("narrow", demand=fixed(cpu=1)))
-    world.submit(action_request("unitless", ActionKind.GENERATE))
-    world.plan()
+    world.submit(
+        action_request("narrow", demand=fixed(cpu=1)), action_request("unitless", ActionKind.GENERATE), plan=True
+    )
     assert far.has("narrow"), "near lacks less for the wide action, so near is held"
     assert near.has("unitless") or far.has("unitless")
     near.run("x")
@@ -144,56 +132,48 @@ def test_a_hold_keeps_what_is_needed_on_one_node_only() -> None:
 def test_a_hold_lets_pinned_actions_through() -> None:
     world, manager = world_with(cores=2)
     world.trajectory("t")
-    world.reset("reset")
-    world.plan()
+    world.reset("reset", plan=True)
     manager.run("reset")
-    world.submit(action_request("busy", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("busy", demand=fixed(cpu=1)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=2)))
     manager.live(6.0)
-    world.step("step")
-    world.plan()
+    world.step("step", plan=True)
     assert manager.has("step")
 
 
 def test_what_is_held_widens_nobody() -> None:
     world, manager = world_with(cores=4)
-    world.submit(action_request("busy", demand=fixed(cpu=1)))
-    world.plan()
+    world.submit(action_request("busy", demand=fixed(cpu=1)), plan=True)
     world.submit(action_request("wide", demand=fixed(cpu=4)))
     manager.live(6.0)
-    world.submit(action_request("elastic", demand=Demand((ResourceDemand("cpu", 0, 3, SpeedUp()),))))
-    world.plan()
+    world.submit(action_request("elastic", demand=Demand((ResourceDemand("cpu", 0, 3, SpeedUp()),))), plan=True)
     assert manager.grant("elastic").resources == {}
 
 
 def test_an_elastic_action_of_zero_or_more_starts_with_nothing_where_nothing_is_free() -> None:
     world, manager = world_with(cores=1)
-    world.submit(action_request("busy", demand=fixed(cpu=1)))
-    world.plan()
-    world.submit(action_request("a", demand=elastic(0, 2)))
-    world.submit(action_request("b", demand=elastic(0, 2, resource="gpu")))
-    world.plan()
-    assert manager.grant("a").resources == {}
-    assert manager.grant("b").resources == {}
+    world.submit(action_request("busy", demand=fixed(cpu=1)), plan=True)
+    world.submit(
+        action_request("a", demand=elastic(0, 2)), action_request("b", demand=elastic(0, 2, resource="gpu")), plan=True
+    )
+    assert (manager.grant("a").resources, manager.grant("b").resources) == ({}, {})
 
 
 def test_two_elastic_actions_share_what_one_alone_would_take() -> None:
     world, manager = world_with(cores=8)
-    for name in ("a", "b"):
-        world.submit(action_request(name, demand=elastic(1, 8, speed_up=SpeedUp(0.5)), expected=10.0))
-    world.plan()
+    world.submit(
+        *(action_request(name, demand=elastic(1, 8, speed_up=SpeedUp(0.5)), expected=10.0) for name in ("a", "b")),
+        plan=True,
+    )
     widths = [manager.grant(name).resources["cpu"] for name in ("a", "b")]
     assert sum(widths) <= 8
     assert max(widths) > 1
 
 
 def test_the_cap_of_a_round_asks_for_another_one() -> None:
-    world = CoreWorld(planner=FirstComePlanner(dispatch_cap=3))
+    world = world_with_job(planner=FirstComePlanner(dispatch_cap=3))
     world.manager()
-    world.job()
-    for index in range(5):
-        world.submit(action_request(f"g{index}", ActionKind.GENERATE))
+    world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(5)))
     assert world.plan().truncated
     assert not world.plan().truncated
     assert len(world.state.ready) == 0

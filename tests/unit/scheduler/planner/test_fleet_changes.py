@@ -142,8 +142,7 @@ def test_changes_that_nobody_remembers_are_looked_for_on_all_nodes(monkeypatch: 
 def test_more_nodes_are_asked_about_without_making_them(monkeypatch: pytest.MonkeyPatch) -> None:
     world, _ = world_of(3)
     world.job()
-    for number in range(30):
-        world.submit(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.submit(*(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)) for number in range(30)))
     made = list[NodeDescription]()
 
     def noted(description: NodeDescription) -> Node:
@@ -170,5 +169,4 @@ def test_another_core_is_looked_at_anew(mine: int, others: int) -> None:
     fleet, (world, _), (other, _) = Fleet(), world_of(mine), world_of(others)
     look(fleet, world)
     look(fleet, other)
-    nodes = [each for pool in fleet.pools for each in pool.nodes]
-    assert nodes == list(other.state.nodes.values())
+    assert [each for pool in fleet.pools for each in pool.nodes] == list(other.state.nodes.values())

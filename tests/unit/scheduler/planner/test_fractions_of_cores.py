@@ -32,8 +32,7 @@ def world_with(demand: Demand, *, shared: int, predictors: Predictors) -> CoreWo
         "m", service("suite", [ActionKind.REWARD], shared={CPU: shared} if shared else {}), on=node("n", CORES)
     )
     world.job()
-    for number in range(100):
-        world.submit(action_request(f"a{number}", ActionKind.REWARD, demand=demand))
+    world.submit(*(action_request(f"a{number}", ActionKind.REWARD, demand=demand) for number in range(100)))
     for _ in range(10):
         world.plan()
     return world

@@ -45,8 +45,7 @@ def test_kv_tokens_bound_what_is_sent_and_explain_says_so() -> None:
 def test_an_idle_engine_takes_what_is_larger_than_it_says() -> None:
     """Whether it can be served at all only the engine knows."""
     rollouts = Rollouts(a=engine(kv_tokens=1000))
-    rollouts.ask("huge", 5000)
-    rollouts.world.plan()
+    rollouts.ask("huge", 5000, plan=True)
     assert rollouts.where("huge") == "a"
 
 
@@ -65,8 +64,7 @@ def test_a_trajectory_comes_back_to_its_prefix(prompt: int) -> None:
     rollouts = Rollouts(a=engine(), b=engine(), c=engine())
     rollouts.world.trajectory("t")
     rollouts.turn("first", "t", prompt, on="b")
-    rollouts.ask("second", prompt + 200, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("second", prompt + 200, trajectory="t", plan=True)
     assert rollouts.where("second") == "b"
 
 
@@ -79,8 +77,7 @@ def test_a_prefix_of_old_weights_draws_nobody() -> None:
     request = rollouts.world.state.managers["b"].services["policy"]
     assert request.description.policy_version == 1
     rollouts.ask("second", 30_200, trajectory="t")
-    action = rollouts.world.live("second")
-    assert rollouts.knowledge.cached_tokens(action.request, "b", request) == 0
+    assert rollouts.knowledge.cached_tokens(rollouts.world.live("second").request, "b", request) == 0
 
 
 def test_a_prefix_that_is_not_worth_the_crowd_is_given_up() -> None:
@@ -91,8 +88,7 @@ def test_a_prefix_that_is_not_worth_the_crowd_is_given_up() -> None:
     for index in range(20):
         rollouts.ask(f"g{index}", 100, new=2000)
         rollouts.world.propose(f"g{index}", "b")
-    rollouts.ask("second", 200, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("second", 200, trajectory="t", plan=True)
     assert rollouts.where("second") == "a"
 
 
@@ -116,8 +112,7 @@ def test_a_full_fleet_serves_those_whose_prefix_it_holds_first_but_nobody_starve
     rollouts = Rollouts(a=engine(slots=1))
     rollouts.world.trajectory("t")
     rollouts.turn("first", "t", 16_000, on="a")
-    rollouts.ask("running", 100)
-    rollouts.world.plan()
+    rollouts.ask("running", 100, plan=True)
     rollouts.ask("newcomer", 100)
     rollouts.world.now += 1.0
     rollouts.ask("second", 16_100, trajectory="t")
@@ -126,8 +121,7 @@ def test_a_full_fleet_serves_those_whose_prefix_it_holds_first_but_nobody_starve
     assert (rollouts.where("second"), rollouts.where("newcomer")) == ("a", "")
     rollouts.end("second")
     rollouts.world.now += PATIENCE_S
-    rollouts.ask("third", 16_200, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("third", 16_200, trajectory="t", plan=True)
     assert (rollouts.where("newcomer"), rollouts.where("third")) == ("a", "")
 
 

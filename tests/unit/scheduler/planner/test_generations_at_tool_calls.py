@@ -37,26 +37,22 @@ def let_two_act(rollouts: Rollouts) -> None:
 
 def test_a_newcomer_waits_while_those_that_act_need_the_room_and_explain_says_so() -> None:
     rollouts = rollouts_with_two_at_their_tools()
-    rollouts.ask("busy", 10, new=10)
-    rollouts.world.plan()
-    rollouts.ask("newcomer", 30_000)
-    rollouts.world.plan()
+    rollouts.ask("busy", 10, new=10, plan=True)
+    rollouts.ask("newcomer", 30_000, plan=True)
     assert rollouts.where("newcomer") == ""
     answer = at_once(
         explain_in_parts(rollouts.world.state, rollouts.world.live("newcomer"), rollouts.world.now, rollouts.planner)
     )
     assert answer.reason is WaitReason.RESOURCES
     assert "kept for trajectories whose tool calls run" in answer.sentence
-    rollouts.ask("t2", 35_000, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("t2", 35_000, trajectory="t", plan=True)
     assert (rollouts.where("t2"), rollouts.where("newcomer")) == ("a", "")
 
 
 def test_ample_kv_lets_everybody_in() -> None:
     rollouts = Rollouts(a=engine(slots=64, kv_tokens=1_000_000))
     let_two_act(rollouts)
-    rollouts.ask("newcomer", 30_000)
-    rollouts.world.plan()
+    rollouts.ask("newcomer", 30_000, plan=True)
     assert rollouts.where("newcomer") == "a"
 
 
@@ -71,8 +67,7 @@ def test_a_trajectory_keeps_its_place_though_its_engine_was_full_when_its_genera
     rollouts.end("t1", new=900)
     assert rollouts.knowledge.prefixes.of((JOB, "t")) is not None
     rollouts.world.plan()
-    rollouts.ask("t2", 39_950, new=40, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("t2", 39_950, new=40, trajectory="t", plan=True)
     assert (rollouts.where("t2"), rollouts.where("newcomer")) == ("a", "")
 
 
@@ -98,8 +93,7 @@ def test_an_idle_engine_lets_its_own_in_meanwhile_and_then_the_wait_begins_anew(
     rollouts.ask("newcomer", 30_000)
     plan = rollouts.world.plan()
     assert plan.again_at is not None
-    rollouts.ask("t2", 30_200, new=10, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("t2", 30_200, new=10, trajectory="t", plan=True)
     assert (rollouts.where("t2"), rollouts.where("newcomer")) == ("a", "")
     rollouts.world.now = plan.again_at
     rollouts.end("t2", new=10, cached=30_100)
@@ -114,8 +108,7 @@ def test_headroom_is_left_though_somebody_has_waited_for_long() -> None:
             if turn == 1:
                 rollouts.world.trajectory(name)
             rollouts.turn(f"{name}{turn}", name, prompt, on="a")
-    rollouts.ask("busy", 10, new=10)
-    rollouts.world.plan()
+    rollouts.ask("busy", 10, new=10, plan=True)
     claims = rollouts.knowledge.claims
     for name in ("t", "u"):
         claim = claims.of((JOB, name))
@@ -125,13 +118,11 @@ def test_headroom_is_left_though_somebody_has_waited_for_long() -> None:
     headroom = rollouts.knowledge.headroom("a", service)
     free = (service.free_kv_tokens or 0) - claims.tokens_on("a")
     assert 0 < headroom < free
-    rollouts.ask("newcomer", free - headroom, new=100)
-    rollouts.world.plan()
+    rollouts.ask("newcomer", free - headroom, new=100, plan=True)
     rollouts.world.now += PATIENCE_S + 1.0
     rollouts.world.plan()
     assert rollouts.where("newcomer") == ""
-    rollouts.ask("smaller", free - headroom - 200, new=100)
-    rollouts.world.plan()
+    rollouts.ask("smaller", free - headroom - 200, new=100, plan=True)
     assert rollouts.where("smaller") == ""
     rollouts.end("busy")
     rollouts.world.plan()
@@ -140,8 +131,7 @@ def test_headroom_is_left_though_somebody_has_waited_for_long() -> None:
 
 def test_a_place_is_given_up_in_time() -> None:
     rollouts = rollouts_with_two_at_their_tools()
-    rollouts.ask("busy", 10, new=10)
-    rollouts.world.plan()
+    rollouts.ask("busy", 10, new=10, plan=True)
     rollouts.ask("newcomer", 30_000)
     plan = rollouts.world.plan()
     assert plan.again_at is not None
@@ -151,10 +141,8 @@ def test_a_place_is_given_up_in_time() -> None:
 
 def test_the_engine_of_a_trajectory_that_closed_has_room_again() -> None:
     rollouts = rollouts_with_two_at_their_tools()
-    rollouts.ask("busy", 10, new=10)
-    rollouts.world.plan()
-    rollouts.ask("newcomer", 30_000)
-    rollouts.world.plan()
+    rollouts.ask("busy", 10, new=10, plan=True)
+    rollouts.ask("newcomer", 30_000, plan=True)
     for name in ("t", "u"):
         rollouts.world.close_trajectory(name)
     rollouts.world.plan()
@@ -171,20 +159,16 @@ def test_a_tool_call_that_is_known_to_be_long_gives_its_place_up_at_once() -> No
     for name in ("t", "u"):
         rollouts.world.submit(replace(action_request(f"{name}-call", ActionKind.TOOL_CALL, name), label="build"))
     rollouts.ask("busy", 10, new=10)
-    rollouts.ask("newcomer", 30_000)
-    rollouts.world.plan()
+    rollouts.ask("newcomer", 30_000, plan=True)
     assert rollouts.where("newcomer") == "a"
 
 
 def test_who_has_grown_out_of_his_place_takes_that_of_a_younger_one() -> None:
     rollouts = rollouts_with_two_at_their_tools()
-    rollouts.ask("busy", 10, new=10)
-    rollouts.world.plan()
-    rollouts.ask("t2", 60_000, trajectory="t")
-    rollouts.world.plan()
+    rollouts.ask("busy", 10, new=10, plan=True)
+    rollouts.ask("t2", 60_000, trajectory="t", plan=True)
     assert rollouts.where("t2") == "a"
-    rollouts.ask("u2", 35_000, trajectory="u")
-    rollouts.world.plan()
+    rollouts.ask("u2", 35_000, trajectory="u", plan=True)
     assert rollouts.where("u2") == ""
     rollouts.end("t2")
     rollouts.world.close_trajectory("t")
@@ -196,13 +180,10 @@ def test_a_higher_class_takes_places_and_a_job_with_less_does_in_the_end() -> No
     rollouts = rollouts_with_two_at_their_tools()
     rollouts.world.job(job_request("eval", priority=PriorityClass.EVAL))
     rollouts.world.job(job_request("other"))
-    rollouts.ask("busy", 10, new=10)
-    rollouts.world.plan()
-    rollouts.ask("urgent", 30_000, job="eval")
-    rollouts.world.plan()
+    rollouts.ask("busy", 10, new=10, plan=True)
+    rollouts.ask("urgent", 30_000, job="eval", plan=True)
     assert rollouts.where("urgent", "eval") == "a"
-    rollouts.ask("fair", 30_000, job="other")
-    rollouts.world.plan()
+    rollouts.ask("fair", 30_000, job="other", plan=True)
     assert rollouts.where("fair", "other") == ""
     rollouts.world.now += PATIENCE_S + 1.0
     rollouts.world.plan()

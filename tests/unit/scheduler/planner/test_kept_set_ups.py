@@ -20,15 +20,13 @@ from callsheet.v1.set_ups import set_up_name
 from google.protobuf import text_format
 
 from tests.support.core_requests import action_request, kept
-from tests.support.core_world import CoreWorld, FakeManager, service
+from tests.support.core_world import CoreWorld, FakeManager, service, world_with_job
 
 SANDBOXES = service("sandbox", [ActionKind.ENV_RESET, ActionKind.ENV_STEP])
 
 
 def make_world() -> CoreWorld:
-    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=Budget(seconds=0.5, deterministic=True))))
-    world.job()
-    return world
+    return world_with_job(planner=ElasticPlanner(ElasticSettings(budget=Budget(seconds=0.5, deterministic=True))))
 
 
 def tell(world: CoreWorld, manager: FakeManager, **took_s: float) -> None:
@@ -36,13 +34,17 @@ def tell(world: CoreWorld, manager: FakeManager, **took_s: float) -> None:
     world.handle(events.ManagerHeartbeat(manager.manager_id, manager.stream, (state,)))
 
 
-def reset(world: CoreWorld, name: str, set_up: str, service_name: str = "") -> None:
-    world.trajectory(name)
-    request = action_request(
-        name, ActionKind.ENV_RESET, name, demand=kept(memory=256, start_cpu=1), service=service_name
-    )
-    request.set_up = set_up
-    world.submit(request)
+def reset(world: CoreWorld, set_up: str, *names: str, service_name: str = "") -> None:
+    """Opens trajectories whose sandboxes begin with a set-up."""
+    world.trajectories(*names)
+    demand = kept(memory=256, start_cpu=1)
+    for name in names:
+        request = action_request(name, ActionKind.ENV_RESET, name, demand=demand, service=service_name)
+        world.submit(replace(request, set_up=set_up))
+
+
+def numbered(name: str, count: int) -> list[str]:
+    return [f"{name}{index}" for index in range(count)]
 
 
 def plan_all(world: CoreWorld) -> Counter[str]:
@@ -86,11 +88,9 @@ def test_a_set_up_is_known_for_as_long_as_anybody_keeps_it() -> None:
     kept_set_ups.change({}, {"x": 6.0})
     assert kept_set_ups.took_s("x") == 6.0
     kept_set_ups.change({"x": 4.0, "y": 1.0}, {})
-    assert "x" in kept_set_ups
-    assert "y" not in kept_set_ups
+    assert [name in kept_set_ups for name in "xy"] == [True, False]
     kept_set_ups.change({"x": 6.0}, {})
-    assert "x" not in kept_set_ups
-    assert kept_set_ups.took_s("x") == 0.0
+    assert ("x" in kept_set_ups, kept_set_ups.took_s("x")) == (False, 0.0)
 
 
 def test_the_scheduler_forgets_what_lost_managers_kept() -> None:
@@ -112,11 +112,10 @@ def test_resets_go_where_their_set_up_is_kept() -> None:
     managers = {name: world.manager(name, SANDBOXES, cores=8, memory=10_000) for name in ("a", "b", "c")}
     tell(world, managers["b"], x=30.0)
     tell(world, managers["c"], y=30.0)
-    for index in range(3):
-        reset(world, f"x{index}", "x")
-        reset(world, f"y{index}", "y")
+    for name in ("x", "y"):
+        reset(world, name, *numbered(name, 3))
     assert plan_all(world) == {"b": 3, "c": 3}
-    assert all(managers["b"].has(f"x{index}") for index in range(3))
+    assert all(managers["b"].has(name) for name in numbered("x", 3))
 
 
 def test_one_that_is_kept_nowhere_or_everywhere_changes_nothing() -> None:
@@ -124,27 +123,23 @@ def test_one_that_is_kept_nowhere_or_everywhere_changes_nothing() -> None:
     managers = {name: world.manager(name, SANDBOXES, cores=8, memory=10_000) for name in ("a", "b", "c")}
     for manager in managers.values():
         tell(world, manager, x=30.0)
-    for index in range(3):
-        reset(world, f"nowhere{index}", "z")
-    assert plan_all(world) == {"a": 1, "b": 1, "c": 1}
-    for index in range(3):
-        reset(world, f"everywhere{index}", "x")
-    assert plan_all(world) == {"a": 1, "b": 1, "c": 1}
+    for place, set_up in (("nowhere", "z"), ("everywhere", "x")):
+        reset(world, set_up, *numbered(place, 3))
+        assert plan_all(world) == {"a": 1, "b": 1, "c": 1}, place
 
 
 def test_resets_follow_the_last_one_with_their_set_up_where_that_crowds_no_node() -> None:
     world = make_world()
     large = {name: world.manager(name, SANDBOXES, cores=256, memory=100_000) for name in ("a", "b", "c")}
-    for name in ("x", "y", "z"):
-        for index in range(6):
-            reset(world, f"{name}{index}", name)
+    for name in "xyz":
+        reset(world, name, *numbered(name, 6))
     assert plan_all(world) == {"a": 6, "b": 6, "c": 6}
-    for name in ("x", "y", "z"):
-        reset(world, f"{name}6", name)
+    for name in "xyz":
+        reset(world, name, f"{name}6")
     plan_all(world)
-    for name in ("x", "y", "z"):
+    for name in "xyz":
         home = next(each for each in large.values() if each.has(f"{name}0"))
-        assert all(home.has(f"{name}{index}") for index in range(7))
+        assert all(home.has(each) for each in numbered(name, 7))
 
 
 def test_of_many_set_ups_those_that_began_last_are_remembered() -> None:
@@ -162,24 +157,21 @@ def test_on_small_nodes_siblings_with_one_set_up_are_spread() -> None:
     world = make_world()
     for name in ("a", "b", "c"):
         world.manager(name, SANDBOXES, cores=4, memory=10_000)
-    for index in range(6):
-        reset(world, f"x{index}", "x")
+    reset(world, "x", *numbered("x", 6))
     assert plan_all(world) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_a_sandbox_does_not_begin_again_where_it_failed_for_the_sake_of_a_set_up() -> None:
     world = make_world()
     first, second = (world.manager(name, SANDBOXES, cores=256, memory=10_000) for name in ("a", "b"))
-    for name in ("x0", "x1"):
-        reset(world, name, "x")
+    reset(world, "x", "x0", "x1")
     world.plan()
     world.propose("x0", "b", cpu=1, memory=256)
     world.propose("x1", "a", cpu=1, memory=256)
     second.fail("x0")
     first.fail("x1")
     world.wait(5.0)
-    assert first.has("x0")
-    assert second.has("x1")
+    assert (first.has("x0"), second.has("x1")) == (True, True)
 
 
 def test_a_node_whose_cores_are_spoken_for_is_not_crowded_for_the_sake_of_a_set_up() -> None:
@@ -187,7 +179,7 @@ def test_a_node_whose_cores_are_spoken_for_is_not_crowded_for_the_sake_of_a_set_
     managers = {name: world.manager(name, SANDBOXES, cores=2, memory=100_000) for name in ("a", "b")}
     tell(world, managers["a"], x=5.0)
     for index in range(12):
-        reset(world, f"x{index}", "x")
+        reset(world, "x", f"x{index}")
         for name, count in plan_all(world).items():
             assert count == 1
             managers[name].run(f"x{index}")
@@ -200,8 +192,7 @@ def test_with_images_the_set_up_counts_at_the_images_service() -> None:
     for name in ("a", "b"):
         there = replace(image, kept_set_ups={"x": 20.0} if name == "b" else {})
         world.manager(name, SANDBOXES, there, cores=8, memory=10_000)
-    for index in range(3):
-        reset(world, f"x{index}", "x", "sandbox:i")
+    reset(world, "x", *numbered("x", 3), service_name="sandbox:i")
     assert plan_all(world) == {"b": 3}
 
 
@@ -214,7 +205,7 @@ def test_more_set_ups_than_a_pool_knows_places_of_are_served_all_the_same() -> N
     for name in names:
         reset(world, name, name)
     assert plan_all(world).total() == len(names)
-    reset(world, "again", names[-1])
+    reset(world, names[-1], "again")
     assert plan_all(world) == {"a": 1}, "those that were asked for before made room"
 
 
@@ -223,6 +214,6 @@ def test_only_what_is_kept_somewhere_makes_a_class_of_its_own() -> None:
     manager = world.manager("a", SANDBOXES)
     tell(world, manager, x=3.0)
     for index, set_up in enumerate(("x", "x", "y", "z", "")):
-        reset(world, f"r{index}", set_up)
+        reset(world, set_up, f"r{index}")
     world.plan()
     assert Counter({key.set_up: ready.count for key, ready in world.state.ready.classes.items()}) == {"x": 2, "": 3}

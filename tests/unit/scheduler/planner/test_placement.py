@@ -7,13 +7,12 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed, kept, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job
 
 
 def world_of(*nodes: str) -> tuple[CoreWorld, dict[str, FakeManager]]:
     """A world with a job and nodes of four cores."""
-    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=Budget(seconds=0.5, deterministic=True))))
-    world.job()
+    world = world_with_job(planner=ElasticPlanner(ElasticSettings(budget=Budget(seconds=0.5, deterministic=True))))
     return world, {name: world.manager(name, cores=4, memory=10_000) for name in nodes}
 
 

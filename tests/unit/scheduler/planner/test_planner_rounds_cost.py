@@ -17,16 +17,13 @@ from callsheet.scheduler.planner.round.options import Estimate
 from callsheet.scheduler.planner.round.snapshot import BLOCK_LIFE_S, Snapshots
 
 from tests.support.core_requests import action_request, fixed
-from tests.support.core_world import CoreWorld
+from tests.support.core_world import world_with_manager
 
 
 def waiting(count: int) -> ReadyClass:
     """A class of so many members in a core's ready queue."""
-    world = CoreWorld()
-    world.manager(cores=1)
-    world.job()
-    for number in range(count):
-        world.submit(action_request(f"a{number}", demand=fixed(cpu=1)))
+    world, _ = world_with_manager(cores=1)
+    world.submit(*(action_request(f"a{number}", demand=fixed(cpu=1)) for number in range(count)))
     (ready,) = world.state.ready.classes.values()
     return ready
 
@@ -80,9 +77,7 @@ class NeverAlike(Estimates):
 
 
 def test_options_are_kept_as_long_as_nothing_else_is_expected() -> None:
-    world = CoreWorld()
-    world.manager(cores=4)
-    world.job()
+    world, _ = world_with_manager(cores=4)
     world.submit(action_request("a", demand=fixed(cpu=1)))
     (key,) = world.state.ready.classes
     fleet = Fleet()
@@ -95,11 +90,13 @@ def test_options_are_kept_as_long_as_nothing_else_is_expected() -> None:
 @pytest.mark.parametrize("step_s", [0.05, 0.25])
 def test_options_made_in_one_round_are_not_made_anew_in_another(step_s: float) -> None:
     classes, rounds = 40, round(3 * BLOCK_LIFE_S / step_s)
-    world = CoreWorld()
-    world.manager(cores=4)
-    world.job()
-    for number in range(classes):
-        world.submit(replace(action_request(f"a{number}", demand=fixed(cpu=1)), label=f"label-{number}"))
+    world, _ = world_with_manager(cores=4)
+    world.submit(
+        *(
+            replace(action_request(f"a{number}", demand=fixed(cpu=1)), label=f"label-{number}")
+            for number in range(classes)
+        )
+    )
     keys: list[ClassKey] = list(world.state.ready.classes)
     assert len(keys) == classes
     fleet = Fleet()

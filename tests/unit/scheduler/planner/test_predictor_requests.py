@@ -29,10 +29,8 @@ def test_the_clients_fraction_is_the_hint() -> None:
 
 def test_measured_points_are_read_as_the_fraction_that_has_their_last_speed_up() -> None:
     points = SpeedUp(points=((2, 1.6), (4, 2.5)))
-    fraction = amdahl_hint(elastic(1, 4, speed_up=points))
-    assert SpeedUp(fraction).at(4, 1) == pytest.approx(2.5)
-    slower = SpeedUp(points=((4, 0.5),))
-    assert amdahl_hint(elastic(1, 4, speed_up=slower)) == 0.0
+    assert SpeedUp(amdahl_hint(elastic(1, 4, speed_up=points))).at(4, 1) == pytest.approx(2.5)
+    assert amdahl_hint(elastic(1, 4, speed_up=SpeedUp(points=((4, 0.5),)))) == 0.0
 
 
 def test_the_planner_believes_the_clients_curve_until_runs_tell_better() -> None:

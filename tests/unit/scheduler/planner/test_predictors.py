@@ -234,8 +234,7 @@ def test_changes_are_taken_once_and_are_enough_to_continue() -> None:
     assert again.restore(starmap(SavedNode, nodes.items())) == 0
     kept = [run.key for run in SyntheticCommands(tasks=9).runs() if predictors.predict(run.key).observations]
     predictions: dict[PredictionKey, Prediction] = {key: predictors.predict(key) for key in kept}
-    assert len(predictions) == 5
-    assert predictions == {key: again.predict(key) for key in kept}
+    assert (len(predictions), predictions) == (5, {key: again.predict(key) for key in kept})
 
 
 def test_saved_nodes_of_another_version_are_left_out() -> None:

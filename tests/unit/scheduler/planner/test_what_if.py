@@ -13,7 +13,8 @@ from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, P
 from callsheet.scheduler.service.codec.admin_explain import what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
-from tests.support.core_world import CoreWorld, node, service, world_with_sandbox
+from tests.support.core_world import CoreWorld, node, service, world_with_manager, world_with_sandbox
+from tests.support.refusals import refusal
 
 SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 
@@ -30,8 +31,7 @@ def world_with_queue(waiting: int, *, nodes: int = 1) -> CoreWorld:
     for number in range(nodes):
         world.manager(f"m{number}", service("suite", [ActionKind.REWARD]), on=node(f"n{number}", 4))
     world.job()
-    for number in range(waiting):
-        world.submit(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.submit(*(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)) for number in range(waiting)))
     return world
 
 
@@ -90,12 +90,10 @@ def test_more_nodes_of_another_pool_change_nothing() -> None:
 
 
 def test_commands_that_share_cores_run_faster_on_more_of_them() -> None:
-    world = CoreWorld()
-    world.manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
-    world.job()
-    for number in range(16):
-        world.submit(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)))
-    world.plan()
+    world, _ = world_with_manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
+    world.submit(
+        *(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)) for number in range(16)), plan=True
+    )
     found = answer(world, "n", 1, taught(ActionKind.REWARD, 10.0))
     shared = found.before.shared
     assert (shared.running, shared.cores, found.after.shared.cores) == (16, 4, 8)
@@ -113,9 +111,7 @@ def test_an_idle_pool_needs_nothing() -> None:
 
 def test_unknown_pools_and_odd_numbers_are_refused_by_name() -> None:
     world = world_with_queue(1)
-    with pytest.raises(RefusedError, match=r"pool-0 \(n0\)") as unknown:
-        answer(world, "elsewhere", 1)
-    assert unknown.value.code is RefusalCode.NOT_FOUND
+    refusal(lambda: answer(world, "elsewhere", 1), RefusalCode.NOT_FOUND, r"pool-0 \(n0\)")
     for more in (0, -1, 10_001):
         with pytest.raises(RefusedError, match="between 1 and 10000"):
             answer(world, "n0", more)
@@ -134,16 +130,13 @@ def test_answers_as_messages() -> None:
 
 
 def test_what_waits_behind_a_hung_command_waits_for_long() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
-    world.job()
-    for name in ("hangs", "waits"):
-        world.submit(action_request(name, ActionKind.REWARD, demand=fixed(cpu=1)))
-    world.plan()
+    world, manager = world_with_manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
+    world.submit(
+        *(action_request(name, ActionKind.REWARD, demand=fixed(cpu=1)) for name in ("hangs", "waits")), plan=True
+    )
     manager.start("hangs")
     predictors = taught(ActionKind.REWARD, 0.8)
-    soon = answer(world, "n", 1, predictors)
-    assert soon.before.waiting.mean_wait_s < 2.0
+    assert answer(world, "n", 1, predictors).before.waiting.mean_wait_s < 2.0
     manager.live(150.0)
     found = answer(world, "n", 1, predictors)
     assert found.before.waiting.mean_wait_s > 60.0
@@ -153,21 +146,15 @@ def test_what_waits_behind_a_hung_command_waits_for_long() -> None:
 
 
 def test_a_hung_command_on_shared_cores_is_no_short_one() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
-    world.job()
-    world.submit(action_request("hangs", ActionKind.REWARD, demand=fixed(cpu=1)))
-    world.plan()
+    world, manager = world_with_manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
+    world.submit(action_request("hangs", ActionKind.REWARD, demand=fixed(cpu=1)), plan=True)
     manager.start("hangs")
     manager.live(150.0)
-    shared = answer(world, "n", 1, taught(ActionKind.REWARD, 0.8)).before.shared
-    assert shared.mean_act_s > 210.0
+    assert answer(world, "n", 1, taught(ActionKind.REWARD, 0.8)).before.shared.mean_act_s > 210.0
 
 
 def test_a_wider_run_lives_shorter() -> None:
-    world = CoreWorld()
-    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 4))
-    world.job()
+    world, manager = world_with_manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 4))
     world.submit(action_request("wide", ActionKind.REWARD, demand=elastic(1, 4)))
     world.propose("wide", "m", cpu=4)
     manager.start("wide")

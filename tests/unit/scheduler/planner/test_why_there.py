@@ -76,8 +76,7 @@ def test_an_action_in_a_sandbox_says_that_its_sandbox_is_there() -> None:
 def test_a_width_that_a_solver_chose_tells_what_it_saves() -> None:
     made = world()
     made.manager(cores=8)
-    for name in ("x", "y"):
-        made.submit(action_request(name, demand=elastic(1, 8)))
+    made.submit(*(action_request(name, demand=elastic(1, 8)) for name in ("x", "y")))
     plan_all(made)
     assert ": saves " in dispatched(made, "x")
     assert "no other node has room" in dispatched(made, "x")

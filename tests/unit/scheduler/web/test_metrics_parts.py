@@ -80,8 +80,7 @@ def test_actions_are_told_by_kind_outcome_and_time_and_never_by_name() -> None:
     assert found["callsheet_action_waited_seconds_total", (("cause", "cores"), step)] == 0.75
     assert found["callsheet_refusals_total", (("code", "NOT_FOUND"),)] == 1.0
     written = (("direction", "written"), ("rpc", "ClientSession"))
-    assert found["callsheet_messages_total", written] == 2.0
-    assert found["callsheet_scheduler_epoch", ()] == 3.0
+    assert (found["callsheet_messages_total", written], found["callsheet_scheduler_epoch", ()]) == (2.0, 3.0)
     assert not [labels for _, labels in found for _, value in labels if "somebody" in value or "action-of" in value]
 
 
