@@ -25,6 +25,7 @@ from tests.support.measurements import Measured
 from tests.support.real_engines import SGLANG_URL, conformance_model
 from tests.support.served_subjects import contract_engine, contract_weights
 from tests.support.torch_models import prompt
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 MOST_OFF = 0.01
@@ -56,15 +57,13 @@ class Server:
 
     async def until_ended(self, requests: float) -> None:
         """Waits until it has counted so many requests: it counts one after its answer, and after its abort."""
-        with anyio.fail_after(WAIT_S):
-            while (await self.counted())["num_requests"] < requests:  # noqa: ASYNC110 - servers signal nothing
-                await anyio.sleep(POLL_S)
+        await until_so(self.counted, lambda it: it["num_requests"] >= requests, every_s=POLL_S)
 
     async def until_busy(self) -> None:
         """Waits until it computes something."""
-        with anyio.fail_after(WAIT_S):
-            while not (await self.http.get("/v1/loads")).content["loads"][0]["num_running_reqs"]:  # noqa: ASYNC110
-                await anyio.sleep(POLL_S)
+        await until_so(
+            lambda: self.http.get("/v1/loads"), lambda it: it.content["loads"][0]["num_running_reqs"], every_s=POLL_S
+        )
 
 
 @asynccontextmanager

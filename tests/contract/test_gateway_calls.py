@@ -218,8 +218,7 @@ async def test_a_call_that_survives_a_restart_submits_the_same_action(world: Wor
     world.go.set()
     async with world.gateway() as (calls, live):
         assert (await calls.reply(caller, _ASKED, _AGAIN)).completion_tokens == 2
-        trajectory = await live.get(JobLife("j"), trajectory_id)
-        assert len(trajectory.conversation.turns) == bool(trajectory_id)
+        assert len((await live.get(JobLife("j"), trajectory_id)).conversation.turns) == bool(trajectory_id)
     assert len(world.client.submitted) == 1
 
 

@@ -30,6 +30,7 @@ from callsheet.v1 import (
 
 from tests.support.command_line import invoke
 from tests.support.dashboards import browser, running_dashboard
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 180.0
@@ -119,8 +120,7 @@ async def under_load(address: str) -> AsyncIterator[Live]:
             tasks.start_soon(work, job, number)
         live = Live(open_channel(address, options))
 
-        while await running(live) < 4:  # noqa: ASYNC110 - the scheduler signals nothing
-            await anyio.sleep(_POLL_S)
+        await until_so(lambda: running(live), lambda it: it >= 4, every_s=_POLL_S)
         yield live
         tasks.cancel_scope.cancel()
 
@@ -176,11 +176,9 @@ async def test_the_directory_of_a_killed_run_tells_what_its_scheduler_told(tmp_p
             assert [each.event for each in before["story"]][-1] == "outcome: succeeded"
             known = await dead.get_server_info()
             assert (known.contract > 0, dict(known.prices)) == (True, {"cpu": 1.0, "calls": 7.0})
-            status = await dead.get_status(admin_service_pb2.GetStatusRequest())
-            ((lost),) = status.lost
+            ((lost),) = (await dead.get_status(admin_service_pb2.GetStatusRequest())).lost
             assert (lost.attempts, lost.sandboxes) == (4, 4)
-            listed = await dead.list_actions(admin_service_pb2.ListActionsRequest(job_id="open"))
-            assert listed.open == 4
+            assert (await dead.list_actions(admin_service_pb2.ListActionsRequest(job_id="open"))).open == 4
             key = common_pb2.ActionKey(job_id="open", action_id="runs0")
             explained = await dead.explain(admin_service_pb2.ExplainRequest(key=key))
             assert f"it was with manager {lost.manager_id}, attempt 1" in explained.story[-1].event

@@ -41,8 +41,7 @@ def _lines(results: Path) -> list[dict[str, Any]]:
 
 
 async def _start(command: list[str]) -> anyio.abc.Process:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return await anyio.open_process(command, env=environment, stderr=None)
+    return await anyio.open_process(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=None)
 
 
 async def _until(results: Path, count: int, status: str, evaluation: anyio.abc.Process) -> None:

@@ -26,6 +26,7 @@ from callsheet.client import (
 from callsheet.client.admin import AdminClient
 
 from tests.support.clusters import Cluster, open_cluster
+from tests.support.waiting import until, until_so
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(130)]
 
@@ -42,8 +43,7 @@ def starts_of(cluster: Cluster) -> Counter[str]:
 
 async def until_started(cluster: Cluster, action_id: str, times: int) -> None:
     """Waits until an action was started so often."""
-    while starts_of(cluster)[action_id] < times:  # noqa: ASYNC110 - a file tells nobody of its lines
-        await anyio.sleep(_POLL_S)
+    await until(lambda: starts_of(cluster)[action_id] >= times, every_s=_POLL_S)
 
 
 async def call(job: Job, action_id: str, expected_s: float = 0.0) -> ActionHandle[ToolCallResult]:
@@ -86,11 +86,9 @@ async def test_a_manager_that_was_away_brings_no_attempt_into_the_next_life_of_a
             async with stopped(cluster), AdminClient(cluster.address) as admin:
                 if restarted:
                     await restart(cluster)
-                while (await admin.status()).managers:  # noqa: ASYNC110 - nobody is told of a lost lease
-                    await anyio.sleep(_POLL_S)
+                await until_so(admin.status, lambda it: not it.managers, every_s=_POLL_S)
                 await job.close()
-                again = await client.open_job("job", detached=True)
-                second = await call(again, "a", 3600.0)
+                second = await call(await client.open_job("job", detached=True), "a", 3600.0)
                 await second.accepted()
                 if restarted:
                     await restart(cluster)

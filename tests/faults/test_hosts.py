@@ -42,8 +42,7 @@ async def test_hosts_with_addresses_and_clocks_of_their_own_work(five: FiveHosts
 @pytest.mark.parametrize(("place", "fault"), [("scheduler", "cut"), ("node", "silence"), ("clients", "deafen")])
 async def test_a_wire_that_fails_for_less_than_a_lease_costs_nothing(five: FiveHosts, fault: str, place: str) -> None:
     host = {"scheduler": five.host, "node": five.nodes[0], "clients": five.clients}[place]
-    failing = _for_a_while(getattr(host, fault), host, 0.5 * LEASE_S)
-    assert await five.load(failing) == {DONE: TRAJECTORIES}
+    assert await five.load(_for_a_while(getattr(host, fault), host, 0.5 * LEASE_S)) == {DONE: TRAJECTORIES}
 
 
 async def test_a_slow_wire_costs_nothing(five: FiveHosts) -> None:

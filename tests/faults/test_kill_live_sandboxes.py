@@ -77,7 +77,6 @@ async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolat
                 assert (outcome.kind, outcome.reason) == (FailureKind.INFRA, "state_lost")
             for trajectory in (busy, idle):
                 assert isinstance(await trajectory.env_reset(unservable=Unservable.WAIT), Succeeded)
-                step = await trajectory.env_step(Command.argv("echo", "again"))
-                assert step.unwrap().stdout == b"again\n"
+                assert (await trajectory.env_step(Command.argv("echo", "again"))).unwrap().stdout == b"again\n"
 
             await check_nothing_leaked(stack.address, "job")

@@ -34,6 +34,7 @@ from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
+from tests.support.expected import expect
 from tests.support.real_sandboxes import processes
 from tests.support.stack_processes import kill_and_wait, start
 from tests.support.waiting import until
@@ -76,8 +77,7 @@ async def reset_all(trajectories: Sequence[Trajectory]) -> None:
     async def reset(trajectory: Trajectory) -> None:
         async with at_once:
             await trajectory.open()
-            outcome = await trajectory.env_reset(demand=_SMALL)
-            assert isinstance(outcome, Succeeded), outcome
+            expect(Succeeded, await trajectory.env_reset(demand=_SMALL))
 
     async with anyio.create_task_group() as tasks:
         for trajectory in trajectories:

@@ -41,8 +41,7 @@ class Run:
         self.cluster = cluster
         self.chance = chance
         log = cluster.directory / "arrivals.jsonl"
-        seed = chance.randrange(1 << 32)
-        self.load = Load(cluster.address, seed, trajectories, actions, str(log))
+        self.load = Load(cluster.address, chance.randrange(1 << 32), trajectories, actions, str(log))
         self.arrivals = Arrivals(log)
         self.client = cluster.add("client", "tests.support.rollouts", to_argument(self.load))
 
@@ -76,8 +75,7 @@ class Run:
         counts = check_outcomes(arrivals, self.load.total, may_lose_state=may_lose_state)
         check_starts(arrivals, read_starts(self.cluster.start_logs()))
         await check_asked_again(arrivals, address)
-        status = await check_nothing_leaked(address)
-        assert status.epoch == self.cluster.scheduler.starts
+        assert (await check_nothing_leaked(address)).epoch == self.cluster.scheduler.starts
         return counts
 
     async def _wait_for_end(self) -> None:

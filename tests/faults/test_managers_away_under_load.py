@@ -23,6 +23,7 @@ from tests.support.accounts import (
 from tests.support.clusters import Cluster, open_cluster
 from tests.support.rollouts import IN_SANDBOX, Load, to_argument
 from tests.support.samples import examples
+from tests.support.waiting import until_so
 
 # Processes that start again and again: minutes on a machine that is busy otherwise.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(320)]
@@ -96,13 +97,11 @@ async def test_a_manager_silent_for_its_lease_changes_nothing_when_it_wakes(tmp_
             silent = cluster.managers[0]
             silent.signal(signal.SIGSTOP)
             try:
-                while silent.name in await managers_of(admin):  # noqa: ASYNC110 - the scheduler tells nobody of it
-                    await anyio.sleep(_POLL_S)
+                await until_so(lambda: managers_of(admin), lambda it: silent.name not in it, every_s=_POLL_S)
             finally:
                 silent.signal(signal.SIGCONT)
             # It goes on with attempts that are given up; their ends are stale, and it serves again.
             counts = await run.account()
             # A starved machine can make the other one silent for as long.
-            while await managers_of(admin) != {"m-0", "m-1"}:  # noqa: ASYNC110 - see above
-                await anyio.sleep(_POLL_S)
+            await until_so(lambda: managers_of(admin), lambda it: it == {"m-0", "m-1"}, every_s=_POLL_S)
     assert counts["state_lost"] > 0

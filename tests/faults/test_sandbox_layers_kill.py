@@ -11,16 +11,17 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.janitor import marked_processes
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 
+from tests.support.executor_runs import completed
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, reset
 from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, variants
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.alone
 
@@ -58,15 +59,12 @@ async def hold(settings: SandboxSettings) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(executor.serve)
         for number in range(3):
-            result = await executor.run(attempt_of(with_image(str(number)), resources={"memory": 64}))
-            assert isinstance(result, Completed), result
-        while not executor.provisioner.pool.ready:  # noqa: ASYNC110 - it is filled in the background
-            await anyio.sleep(0.01)
+            await completed(executor, with_image(str(number)), resources={"memory": 64})
+        await until(lambda: executor.provisioner.pool.ready, every_s=0.01)
         endless = attempt_of(with_image("endless", "echo x > /etc/half; sleep 86400"), resources={"memory": 64})
         tasks.start_soon(executor.run, endless)
         layers = settings.data_directory / "layers" / settings.manager_id
-        while not list(layers.glob(".partial-*")):  # noqa: ASYNC110 - see above
-            await anyio.sleep(0.01)
+        await until(lambda: list(layers.glob(".partial-*")), every_s=0.01)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
 
@@ -96,8 +94,7 @@ def test_a_killed_manager_leaves_no_mounts_and_no_halves(variant: Variant, tmp_p
     assert mounts() == before
     layers = settings.data_directory / "layers" / settings.manager_id
     kept = {path.name for path in layers.iterdir() if not path.name.startswith(".")}
-    executor = build_sandbox_executor(settings)
-    anyio.run(executor.close)
+    anyio.run(build_sandbox_executor(settings).close)
     assert {path.name for path in layers.iterdir()} == kept
     assert len(kept) == 1, "the image, and not the set-up that never ended"
     sandboxes = settings.data_directory / "sandboxes" / settings.manager_id

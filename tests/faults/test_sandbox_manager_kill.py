@@ -26,7 +26,7 @@ from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, setti
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=variants(*Isolation), ids=str)
+@pytest.fixture(params=variants(*Isolation, others_by_night=True), ids=str)
 def variant(request: pytest.FixtureRequest, tmp_path: Path) -> Variant:
     chosen: Variant = request.param
     settings_for(chosen, tmp_path)
@@ -85,8 +85,7 @@ def marker_of(settings: SandboxSettings) -> str:
 
 
 def start_again(settings: SandboxSettings) -> None:
-    executor = build_sandbox_executor(settings)
-    anyio.run(executor.close)
+    anyio.run(build_sandbox_executor(settings).close)
 
 
 def test_kill_of_the_manager_leaves_nothing_running(variant: Variant, tmp_path: Path) -> None:

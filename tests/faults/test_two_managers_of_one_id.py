@@ -14,6 +14,7 @@ from callsheet.client import Client, Job, Succeeded, Timeouts
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
+from tests.support.expected import expect
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -36,8 +37,7 @@ def manager_process(address: str, log: Path) -> Iterator[subprocess.Popen[bytes]
 
 async def serves(job: Job) -> None:
     """Checks that an action is served."""
-    outcome = await job.tool_call("noop", "call", timeouts=Timeouts(schedule_to_close_s=_DEADLINE_S))
-    assert isinstance(outcome, Succeeded), outcome
+    expect(Succeeded, await job.tool_call("noop", "call", timeouts=Timeouts(schedule_to_close_s=_DEADLINE_S)))
 
 
 async def test_the_second_waits_until_the_first_is_killed(tmp_path: Path) -> None:

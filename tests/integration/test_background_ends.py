@@ -19,7 +19,14 @@ from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 
 from tests.support.sandbox_steps import GOES_ON, sh
-from tests.support.sandboxes import ANSWER_SECONDS, Variant, open_backend, settings_for, spec_for, until_file, variants
+from tests.support.sandboxes import (
+    ANSWER_SECONDS,
+    Variant,
+    open_sandboxes,
+    settings_for,
+    until_file,
+    variants,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -37,19 +44,12 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
 @asynccontextmanager
 async def _beside_busy_ones(settings: SandboxSettings) -> AsyncIterator[AgentSandbox]:
     """A sandbox on a core that another one keeps busy in the foreground."""
-    async with open_backend(settings) as backend:
-        sandbox = await backend.create(spec_for(settings, "demoted"), lambda _: None)
-        other = await backend.create(spec_for(settings, "busy"), lambda _: None)
+    async with open_sandboxes(settings, "demoted", "busy") as (sandbox, other), anyio.create_task_group() as tasks:
         stop = anyio.Event()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(other.execute, CommandSpec(("/bin/sh", "-c", _BUSY)), stop)
-                await until_file(other, "busy")
-                yield sandbox
-                stop.set()
-        finally:
-            await other.destroy()
-            await sandbox.destroy()
+        tasks.start_soon(other.execute, CommandSpec(("/bin/sh", "-c", _BUSY)), stop)
+        await until_file(other, "busy")
+        yield sandbox
+        stop.set()
 
 
 async def _stopped_in_the_background(sandbox: AgentSandbox) -> CommandOutcome:

@@ -57,8 +57,7 @@ async def test_a_load_counts_what_it_submits(tmp_path: Path) -> None:
                 assert await load.actions_per_s(50, in_flight=10) > 0
             assert 1 <= sent.messages <= 50
             assert sent.size_bytes > 50 * len("seeded-00000001")
-            burst = await load.burst(100)
-            assert burst.refused == 0
+            assert (await load.burst(100)).refused == 0
             assert len(await load.idle_latencies(3, warm_up=1)) == 3
 
 

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import Result
 
 from tests.support.command_line import invoke
+from tests.support.expected import expect
 
 POLICIES = ("callsheet", "os_sharing")
 FIGURES = {"act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", "start_wait_mean_s", "held", "used", "per_seed"}
@@ -22,9 +23,7 @@ def _run(*arguments: str) -> Result:
 def _report(*arguments: str) -> dict[str, Any]:
     done = _run("--json", *arguments)
     assert done.exit_code == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert isinstance(report, dict)
-    return report
+    return expect(dict, json.loads(done.stdout))
 
 
 def test_every_policy_is_reported_by_seed_and_as_means() -> None:

@@ -21,6 +21,7 @@ from tests.support.e2b_servers import E2bCaller, e2b_process
 from tests.support.sandboxes import require_bubblewrap
 from tests.support.stack_processes import wait_serving
 from tests.support.swerex_servers import facade_process, runtime_at, until_alive
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
@@ -79,8 +80,7 @@ async def test_a_node_books_what_its_sandboxes_hold(stack: Stack) -> None:
         holds = told["held"] - demand
         assert 0 < holds < demand // 2
         assert (told["demand"], told["booked"]) == (2 * demand, demand + holds + ceil((demand - holds) / 5))
-        node = (await admin.status()).nodes[0]
-        assert node.free["memory"] == _NODE_MIB - told["booked"]
+        assert (await admin.status()).nodes[0].free["memory"] == _NODE_MIB - told["booked"]
 
         killed = stack.pid(Role.SCHEDULER)
         stack.supervisor(Role.SCHEDULER).kill()
@@ -94,8 +94,9 @@ async def test_the_status_counts_what_waits_for_memory_now(stack: Stack) -> None
     """Two that may have 1,100 MiB each on 2 GiB, one of which has it for long."""
 
     async def waiting(admin: AdminClient, count: int) -> None:
-        while (await _manager_with_sandboxes(admin, 2)).waiting_for_memory != count:  # noqa: ASYNC110 - another process
-            await anyio.sleep(0.05)
+        await until_so(
+            lambda: _manager_with_sandboxes(admin, 2), lambda it: it.waiting_for_memory == count, every_s=0.05
+        )
 
     demand = Demand(Resource("memory", 1100, hold=Hold.TRAJECTORY), cpu=1)
     async with (

@@ -118,8 +118,7 @@ def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
 
 
 def last_event(data_dir: Path, role: str) -> str:
-    line = (data_dir / "logs" / f"{role}.log").read_text().splitlines()[-1]
-    return str(json.loads(line)["event"])
+    return str(json.loads((data_dir / "logs" / f"{role}.log").read_text().splitlines()[-1])["event"])
 
 
 def test_a_script_that_starts_with_the_scheduler_waits_for_the_managers(whole_stack: RunningStack) -> None:

@@ -178,8 +178,7 @@ async def test_a_group_says_what_becomes_of_lost_members(client: Client, on_infr
     status = await group.status()
     assert failed == ["g/0"]
     assert status.has_quorum
-    batch = await job.take_batch()
-    assert len(batch) == (3 if on_infra in {OnInfra.RETRY, OnInfra.REPLACE} else 2)
+    assert len(await job.take_batch()) == (3 if on_infra in {OnInfra.RETRY, OnInfra.REPLACE} else 2)
     assert len(status.lost) == (on_infra is OnInfra.REPLACE)
     assert (len(status.masked), len(status.dropped)) == (on_infra is OnInfra.MASK, on_infra is OnInfra.DROP)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 
 import anyio
@@ -14,27 +13,17 @@ from callsheet.client import (
     ClientClosedError,
     ClientOptions,
     Generate,
+    Job,
     Succeeded,
 )
 
+from tests.support.expected import expect
 from tests.support.faulty_client_service import FAST, FaultyClientService, never
 from tests.support.faulty_servicers import serving
 
 
-@pytest.fixture
-def service() -> FaultyClientService:
-    return FaultyClientService()
-
-
-@pytest.fixture
-async def client(service: FaultyClientService) -> AsyncIterator[Client]:
-    async with serving(service) as target, Client(target, FAST) as client:
-        yield client
-
-
-async def test_cancelling_the_caller_cancels_the_action(client: Client, service: FaultyClientService) -> None:
+async def test_cancelling_the_caller_cancels_the_action(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: job.generate([1], action_id="a"))
         await service.wait_until(lambda: ("j", "a") in service.actions)
@@ -43,11 +32,8 @@ async def test_cancelling_the_caller_cancels_the_action(client: Client, service:
     assert service.outcomes["j", "a"].cancelled.reason == "its caller was cancelled"
 
 
-async def test_a_cancelled_caller_leaves_others_of_the_action_alone(
-    client: Client, service: FaultyClientService
-) -> None:
+async def test_a_cancelled_caller_leaves_others_of_the_action_alone(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     handle = await job.submit(Generate([1]), action_id="a")
     with anyio.move_on_after(0.01):
         await job.generate([1], action_id="a")
@@ -69,21 +55,17 @@ async def test_a_caller_cancelled_before_its_submit_left_sends_nothing(service: 
         assert service.kinds() == ["open_job"]
 
 
-async def test_a_handle_cancels_its_action(client: Client, service: FaultyClientService) -> None:
+async def test_a_handle_cancels_its_action(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     handle = await job.submit(Generate([1]))
     await handle.cancel("enough")
-    outcome = await handle.outcome()
-    assert isinstance(outcome, Cancelled)
-    assert outcome.reason == "enough"
+    assert expect(Cancelled, await handle.outcome()).reason == "enough"
     await handle.cancel("again")
     assert service.kinds().count("cancel") == 1
 
 
-async def test_a_cancel_is_resent_after_a_break(client: Client, service: FaultyClientService) -> None:
+async def test_a_cancel_is_resent_after_a_break(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     service.break_after_items.add(3)
     handle = await job.submit(Generate([1]))
     await handle.accepted()
@@ -91,17 +73,15 @@ async def test_a_cancel_is_resent_after_a_break(client: Client, service: FaultyC
     assert isinstance(await handle.outcome(), Cancelled)
 
 
-async def test_a_block_that_raises_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_a_block_that_raises_abandons_its_trajectory(job: Job, service: FaultyClientService) -> None:
     with pytest.raises(ZeroDivisionError):
         async with job.trajectory("t"):
             raise ZeroDivisionError
     assert service.state.closed == {("j", "t"): 2}
 
 
-async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
+async def test_a_cancelled_block_abandons_its_trajectory(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
 
     async def rollout() -> None:
         async with job.trajectory("t") as trajectory:
@@ -115,8 +95,7 @@ async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service
     assert service.kinds()[-2:] == ["cancel", "close_trajectory"]
 
 
-async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_a_trajectory_cancelled_while_it_opens_is_closed(job: Job, service: FaultyClientService) -> None:
     service.answering.clear()
     async with anyio.create_task_group() as group:
         group.start_soon(job.trajectory("t").open)
@@ -128,9 +107,8 @@ async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, s
 
 @pytest.mark.parametrize("is_of_others", [True, False])
 async def test_a_trajectory_that_others_may_use_stays_open_when_an_open_is_cancelled(
-    client: Client, service: FaultyClientService, is_of_others: bool
+    job: Job, service: FaultyClientService, is_of_others: bool
 ) -> None:
-    job = await client.open_job("j")
     if is_of_others:
         await job.trajectory("t").open()
     before = len(service.kinds())
@@ -145,9 +123,8 @@ async def test_a_trajectory_that_others_may_use_stays_open_when_an_open_is_cance
 
 
 async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
-    client: Client, service: FaultyClientService
+    job: Job, service: FaultyClientService
 ) -> None:
-    job = await client.open_job("j")
     async with job.trajectory("t"):
         service.state.trajectories.clear()
     assert service.state.closed == {}

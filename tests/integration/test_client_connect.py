@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from callsheet.client import (
@@ -14,28 +14,15 @@ from callsheet.client import (
     Opening,
     Succeeded,
     SyncClient,
-    TrajectoryEnd,
     UnimplementedError,
 )
 from callsheet.client.admin import AdminClient
-from callsheet.client.errors import AlreadyExistsError
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
 from tests.support.faulty_client_service import FAST, FaultyClientService
 from tests.support.faulty_servicers import serving
 
 _SOON = ClientOptions(connect_timeout_s=0.5, backoff_initial_s=0.01, backoff_max_s=0.05)
-
-
-@pytest.fixture
-def service() -> FaultyClientService:
-    return FaultyClientService()
-
-
-@pytest.fixture
-async def target(service: FaultyClientService) -> AsyncIterator[str]:
-    async with serving(service) as target:
-        yield target
 
 
 async def test_connecting_shakes_hands_and_opens_no_stream(target: str, service: FaultyClientService) -> None:
@@ -160,18 +147,6 @@ async def test_listings_come_in_pages(target: str, service: FaultyClientService)
         await job.cancel("enough")
         assert await job.trajectories() == []
         assert len(await job.trajectories(closed=True)) == 10
-
-
-async def test_another_end_than_it_has_is_refused(target: str) -> None:
-    async with Client(target, FAST) as client:
-        trajectory = (await client.open_job("j")).trajectory("t")
-        await trajectory.open()
-        await trajectory.cancel("enough")
-        with pytest.raises(AlreadyExistsError):
-            await trajectory.close()
-        await trajectory.close(TrajectoryEnd.ABANDONED)
-        status = await trajectory.status()
-        assert (status.end, status.reason) == (TrajectoryEnd.ABANDONED, "enough")
 
 
 def test_a_sync_client_connects_too() -> None:

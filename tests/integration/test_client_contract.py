@@ -71,10 +71,13 @@ class ClientContract:
         await lost.open()
         await slow.open()
         await lost.close(TrajectoryEnd.LOST)
+        before = await group.status()
+        assert (before.open, before.lost, before.has_quorum) == (("slow",), ("lost",), False)
         async with group.trajectory("fast"):
             pass
         status = await group.status()
-        assert (status.completed, status.lost, status.has_quorum) == (("fast",), ("lost",), True)
+        assert (status.completed, status.lost, status.abandoned) == (("fast",), ("lost",), ("slow",))
+        assert status.has_quorum
         assert [each.group_id for each in await job.groups()] == ["g"]
         with pytest.raises(FailedPreconditionError):
             await group.trajectory("late").open()

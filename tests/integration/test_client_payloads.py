@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -12,6 +11,7 @@ from callsheet.client import (
     ClientOptions,
     ConnectionLostError,
     FailedPreconditionError,
+    Job,
     PayloadError,
     SandboxFile,
 )
@@ -23,19 +23,7 @@ from tests.support.faulty_servicers import serving
 _LARGE = bytes(range(256)) * 12_000  # 3 MB: several chunks, encoded in a thread
 
 
-@pytest.fixture
-def service() -> FaultyClientService:
-    return FaultyClientService()
-
-
-@pytest.fixture
-async def client(service: FaultyClientService) -> AsyncIterator[Client]:
-    async with serving(service) as target, Client(target, FAST) as client:
-        yield client
-
-
-async def test_large_files_are_put_once(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_large_files_are_put_once(job: Job, client: Client, service: FaultyClientService) -> None:
     async with anyio.create_task_group() as group:
         for number in range(5):
             group.start_soon(_reset, client, str(number))
@@ -44,8 +32,7 @@ async def test_large_files_are_put_once(client: Client, service: FaultyClientSer
     sha256 = hashlib.sha256(_LARGE).hexdigest()
     assert service.puts == [sha256]
     assert service.payloads == {sha256: _LARGE}
-    spec = next(iter(service.actions.values()))
-    assert spec.env_reset.files[0].content.reference.size == len(_LARGE)
+    assert next(iter(service.actions.values())).env_reset.files[0].content.reference.size == len(_LARGE)
 
 
 async def _reset(client: Client, trajectory_id: str) -> None:
@@ -53,16 +40,16 @@ async def _reset(client: Client, trajectory_id: str) -> None:
         (await trajectory.env_reset(files=[SandboxFile("a", _LARGE)])).unwrap()
 
 
-async def test_a_payload_that_the_scheduler_dropped_is_put_again(client: Client, service: FaultyClientService) -> None:
-    await client.open_job("j")
+async def test_a_payload_that_the_scheduler_dropped_is_put_again(
+    job: Job, client: Client, service: FaultyClientService
+) -> None:
     await _reset(client, "t")
     service.payloads.clear()
     await _reset(client, "u")
     assert len(service.puts) == 2
 
 
-async def test_closing_a_job_forgets_what_was_put(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_closing_a_job_forgets_what_was_put(job: Job, client: Client, service: FaultyClientService) -> None:
     await _reset(client, "t")
     await job.close()
     await client.open_job("j")
@@ -82,8 +69,7 @@ async def test_a_payload_thatnever_arrives_is_refused_in_the_end(client: Client,
     assert len(service.puts) == 2
 
 
-async def test_results_by_reference_are_fetched(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_results_by_reference_are_fetched(job: Job, service: FaultyClientService) -> None:
     # The service echoes the arguments, which went by reference.
     assert (await job.tool_call("api", "echo", _LARGE)).unwrap().response == _LARGE
 

@@ -28,6 +28,7 @@ from callsheet.client import (
 )
 from callsheet.client.sync.loop_thread import loop_thread
 
+from tests.support.expected import expect
 from tests.support.faulty_client_service import FaultyClientService
 from tests.support.faulty_servicers import serving
 
@@ -91,9 +92,7 @@ def test_a_pickled_client_has_its_address_and_nothing_else() -> None:
     client = Client("127.0.0.1:1", _OPTIONS)
     again = pickle.loads(pickle.dumps(client))
     assert (again.target, again.options) == (client.target, client.options)
-    job = pickle.loads(pickle.dumps(client.job("j")))
-    assert isinstance(job, Job)
-    assert job.job_id == "j"
+    assert expect(Job, pickle.loads(pickle.dumps(client.job("j")))).job_id == "j"
 
 
 async def _use_and_pickle(target: str) -> None:

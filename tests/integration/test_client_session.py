@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from callsheet.client import (
     Generate,
     GenerateResult,
     InvalidArgumentError,
+    Job,
     NotFoundError,
     Outcome,
     PriorityClass,
@@ -37,26 +38,11 @@ from callsheet.client import (
 )
 from callsheet.v1 import client_service_pb2, job_pb2
 
+from tests.support.expected import expect
 from tests.support.faulty_client_service import FAST, FaultyClientService, never
 from tests.support.faulty_jobs import Status, refusal
 from tests.support.faulty_servicers import serving
-
-
-@pytest.fixture
-def service() -> FaultyClientService:
-    return FaultyClientService()
-
-
-@pytest.fixture
-async def address(service: FaultyClientService) -> AsyncIterator[str]:
-    async with serving(service) as target:
-        yield target
-
-
-@pytest.fixture
-async def client(address: str) -> AsyncIterator[Client]:
-    async with Client(address, FAST) as client:
-        yield client
+from tests.support.waiting import until
 
 
 async def test_a_whole_trajectory(client: Client, service: FaultyClientService) -> None:
@@ -66,8 +52,7 @@ async def test_a_whole_trajectory(client: Client, service: FaultyClientService) 
     async with job.group("g", size=4, quorum=3).trajectory("t", idle_timeout_s=60) as trajectory:
         assert (await trajectory.env_reset()).unwrap().sandbox_id == "sandbox of t"
         assert (await trajectory.generate([1, 2, 3])).unwrap().token_ids == (3, 2, 1)
-        step = await trajectory.env_step(Command.shell("ls"))
-        assert isinstance(step, Succeeded)
+        step = expect(Succeeded, await trajectory.env_step(Command.shell("ls")))
         assert (step.value.stdout, step.attempts, step.manager_id) == (b"ls", 1, "in-memory")
         assert (await trajectory.tool_call("api", "get", b"x")).unwrap().response == b"x"
         assert (await trajectory.reward_tests("pytest", where=Where.IN_SANDBOX)).unwrap().score == 1.0
@@ -80,16 +65,14 @@ async def test_a_whole_trajectory(client: Client, service: FaultyClientService) 
     assert service.items[0].open_job.staleness.max_versions == 1
 
 
-async def test_a_burst_leaves_in_full_batches(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_a_burst_leaves_in_full_batches(job: Job, service: FaultyClientService) -> None:
     outcomes = await asyncio.gather(*(job.generate([n]) for n in range(5_000)))
     assert [outcome.unwrap().token_ids for outcome in outcomes] == [(n,) for n in range(5_000)]
     assert max(service.batches) == 1024
     assert len(service.batches) < 100
 
 
-async def test_a_batch_stays_within_its_bytes(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_a_batch_stays_within_its_bytes(job: Job, service: FaultyClientService) -> None:
     service.reading.clear()
     async with anyio.create_task_group() as group:
         for _ in range(100):
@@ -134,11 +117,8 @@ async def test_many_broken_streams_under_load(client: Client, service: FaultyCli
     assert service.streams > 10
 
 
-async def test_outcomes_that_come_after_a_resume_reach_their_callers(
-    client: Client, service: FaultyClientService
-) -> None:
+async def test_outcomes_that_come_after_a_resume_reach_their_callers(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     handles = [await job.submit(Generate([n]), action_id=str(n)) for n in range(3)]
     for handle in handles:
         await handle.accepted()
@@ -152,11 +132,8 @@ async def test_outcomes_that_come_after_a_resume_reach_their_callers(
     assert [(await handle.outcome()).unwrap().token_ids for handle in handles] == [(0,), (1,), (2,)]
 
 
-async def test_resume_keeps_the_order_of_what_was_not_acknowledged(
-    client: Client, service: FaultyClientService
-) -> None:
+async def test_resume_keeps_the_order_of_what_was_not_acknowledged(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     async with job.trajectory("t") as trajectory:
         service.answering.clear()
         handles = [await trajectory.submit(EnvStep(Command.shell(str(n))), action_id=str(n)) for n in range(3)]
@@ -172,9 +149,8 @@ async def test_resume_keeps_the_order_of_what_was_not_acknowledged(
     assert set(service.started.values()) == {1}
 
 
-async def test_a_repeated_outcome_is_delivered_once(client: Client, service: FaultyClientService) -> None:
+async def test_a_repeated_outcome_is_delivered_once(job: Job, service: FaultyClientService) -> None:
     service.repeat_outcomes = True
-    job = await client.open_job("j")
     assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
     assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
     assert service.started == {("j", "a"): 1}
@@ -229,9 +205,9 @@ def full(kind: str, times: int, delay_s: float | None) -> Callable[[client_servi
     return refuse
 
 
-async def test_refusals_of_items_carry_their_detail(address: str, service: FaultyClientService) -> None:
+async def test_refusals_of_items_carry_their_detail(target: str, service: FaultyClientService) -> None:
     service.refuse = full("submit", 1000, 2)
-    async with Client(address, ClientOptions(give_up_after_s=1.0)) as client:
+    async with Client(target, ClientOptions(give_up_after_s=1.0)) as client:
         job = await client.open_job("j")
         with pytest.raises(QueueFullError) as caught:
             await job.generate([1])
@@ -280,8 +256,7 @@ async def test_an_action_that_waits_for_room_can_be_cancelled(
     handle = await job.submit(Generate([1]))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(job.generate, [2])
-        while len(service.items) < 3:  # noqa: ASYNC110 - the service tells nobody of what came
-            await anyio.sleep(0.005)
+        await until(lambda: len(service.items) >= 3, every_s=0.005)
         await anyio.wait_all_tasks_blocked()
         if how == "cancel":
             await handle.cancel()
@@ -294,12 +269,12 @@ async def test_an_action_that_waits_for_room_can_be_cancelled(
     assert (kinds.count("submit"), kinds.count("cancel")) == (2, 0), "it is neither sent again nor cancelled there"
 
 
-async def test_a_member_that_finds_no_room_ends_alone(address: str, service: FaultyClientService) -> None:
+async def test_a_member_that_finds_no_room_ends_alone(target: str, service: FaultyClientService) -> None:
     service.refuse = lambda item: (
         full("close_trajectory", 1, 9.0)(item) if item.close_trajectory.trajectory_id == "g/1" else None
     )
     async with (
-        Client(address, ClientOptions(give_up_after_s=0.5)) as client,
+        Client(target, ClientOptions(give_up_after_s=0.5)) as client,
         await client.open_job("j") as job,
         job.group("g", size=4, quorum=4) as group,
     ):
@@ -313,16 +288,8 @@ async def test_a_member_that_finds_no_room_ends_alone(address: str, service: Fau
     assert list(errors.values()) == [None] * 3
 
 
-async def test_a_job_with_another_body_is_refused(client: Client) -> None:
-    await client.open_job("j")
-    await client.open_job("j")
-    with pytest.raises(AlreadyExistsError):
-        await client.open_job("j", share=2.0)
-
-
-async def test_the_same_action_twice_at_once_is_one_action(client: Client, service: FaultyClientService) -> None:
+async def test_the_same_action_twice_at_once_is_one_action(job: Job, service: FaultyClientService) -> None:
     service.decide = never
-    job = await client.open_job("j")
     first = await job.submit(Generate([1]), action_id="a")
     second = await job.submit(Generate([1]), action_id="a")
     with pytest.raises(AlreadyExistsError):
@@ -331,13 +298,6 @@ async def test_the_same_action_twice_at_once_is_one_action(client: Client, servi
     await service.end_action(("j", "a"))
     assert await first.outcome() == await second.outcome()
     assert service.kinds().count("submit") == 1
-
-
-async def test_an_action_ended_before_with_another_body_is_refused(client: Client) -> None:
-    job = await client.open_job("j")
-    await job.generate([1], action_id="a")
-    with pytest.raises(AlreadyExistsError):
-        await job.generate([2], action_id="a")
 
 
 async def test_a_full_outbox_makes_callers_wait(service: FaultyClientService) -> None:
@@ -422,8 +382,7 @@ async def test_a_stream_that_waiting_cannot_mend_fails_at_once(
         await client.open_job("j")
 
 
-async def test_an_item_too_large_for_a_message_is_refused_here(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
+async def test_an_item_too_large_for_a_message_is_refused_here(job: Job, service: FaultyClientService) -> None:
     with pytest.raises(InvalidArgumentError, match="an item has at most"):
         await job.generate([2**30] * 1_000_000)
     assert (await job.generate([1])).unwrap().token_ids == (1,)

@@ -41,6 +41,7 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
+from tests.support.expected import expect
 from tests.support.threaded import Threaded
 
 ENDLESS_PROMPT: Final = [99]
@@ -94,20 +95,22 @@ class VerbSuite:
         )
 
     async def test_every_option(self, job: Any, service: str) -> None:
-        outcome = await job.generate(
-            [1],
-            model=service,
-            action_id="a",
-            label="edit",
-            task="task-1",
-            demand=Demand(cpu=Elastic(1, 2, amdahl_fraction=0.9)),
-            timeouts=Timeouts(start_to_close_s=10),
-            retry=Retry(max_attempts=2),
-            weight=2.0,
-            unservable=Unservable.WAIT,
-            expected_duration_s=0.01,
+        outcome = expect(
+            Succeeded,
+            await job.generate(
+                [1],
+                model=service,
+                action_id="a",
+                label="edit",
+                task="task-1",
+                demand=Demand(cpu=Elastic(1, 2, amdahl_fraction=0.9)),
+                timeouts=Timeouts(start_to_close_s=10),
+                retry=Retry(max_attempts=2),
+                weight=2.0,
+                unservable=Unservable.WAIT,
+                expected_duration_s=0.01,
+            ),
         )
-        assert isinstance(outcome, Succeeded), outcome
         assert outcome.action_id == "a"
 
     async def test_an_action_submitted_again_attaches(self, job: Any, service: str) -> None:
@@ -123,8 +126,7 @@ class VerbSuite:
             await handle.accepted()
             assert (handle.job_id, handle.action_id) == (job.job_id, "a")
             printed = b"".join([chunk.content async for chunk in handle.output()])
-            outcome = await handle
-            assert isinstance(outcome, Succeeded), outcome
+            outcome = expect(Succeeded, await handle)
             assert printed == outcome.value.stdout
             assert await handle.outcome() == outcome
             assert handle.done
@@ -135,9 +137,7 @@ class VerbSuite:
         handle = await job.submit(Generate(ENDLESS_PROMPT, model=service), **_ENDLESS)
         assert not handle.done
         await handle.cancel("enough")
-        outcome = await handle
-        assert isinstance(outcome, Cancelled)
-        assert "enough" in outcome.reason
+        assert "enough" in expect(Cancelled, await handle).reason
 
     async def test_closing_a_trajectory_cancels_its_actions(self, job: Any, service: str) -> None:
         async with job.trajectory("t") as trajectory:

@@ -21,6 +21,7 @@ from tests.support.dashboards import Browser, browser, running_dashboard
 from tests.support.guarded_service import Caller, caller, guarded_scheduler, open_job
 from tests.support.ports import free_port
 from tests.support.raw_service import running_noop, running_service
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 _WAIT_S = 100.0
@@ -123,8 +124,7 @@ async def _nobody_sees_anything(nobody: Browser, wrong: str) -> None:
         answer = await nobody.get(path)
         assert answer.status in {303, 307}, path
         assert "mine" not in answer.raw
-    part = await nobody.get("/now", {"HX-Request": "true"})
-    assert part.headers["HX-Redirect"] == "/login?next=%2Fnow"
+    assert (await nobody.get("/now", {"HX-Request": "true"})).headers["HX-Redirect"] == "/login?next=%2Fnow"
     for bad in ("", "cs_0000_1111", "two words", "\u00e9", "x" * 2000, f"{wrong}x"):
         answer = await nobody.post("/login", token=bad)
         assert answer.status == 403
@@ -134,8 +134,7 @@ async def _nobody_sees_anything(nobody: Browser, wrong: str) -> None:
 
 
 async def _a_job_sees_itself_alone(job: Browser, token: str) -> None:
-    answer = await job.log_in(token)
-    cookie = answer.headers["Set-Cookie"]
+    cookie = (await job.log_in(token)).headers["Set-Cookie"]
     name, _, kept = cookie.partition("=")
     assert name.startswith(f"{TOKEN_COOKIE}_")
     assert kept.startswith(f"{token};")
@@ -159,8 +158,7 @@ async def _a_job_sees_itself_alone(job: Browser, token: str) -> None:
 
 async def _a_reader_changes_nothing(looker: Browser, token: str) -> None:
     assert (await looker.log_in(token)).status == 303
-    page = (await looker.get("/manager", manager="m")).text
-    assert "Drain" not in page
+    assert "Drain" not in (await looker.get("/manager", manager="m")).text
     for path, fields in (
         ("/drain", {"manager": "m"}),
         ("/close", {"job": "theirs"}),
@@ -228,8 +226,7 @@ async def test_a_scheduler_that_is_away_is_told_and_found_again(tmp_path: Path) 
             part = await viewer.get("/now", {"HX-Request": "true"})
             assert (part.status, "<" in part.raw) == (503, False)
             async with running_service(SchedulerSettings(tmp_path / "data", address)):
-                while (await viewer.get("/now")).status != 200:  # noqa: ASYNC110 - the connection signals nothing
-                    await anyio.sleep(0.1)
+                await until_so(lambda: viewer.get("/now"), lambda it: it.status == 200, every_s=0.1)
 
 
 async def test_many_viewers_ask_the_scheduler_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +273,7 @@ async def test_what_ended_is_counted_by_phase_and_by_service(tmp_path: Path) -> 
             assert (ended.kind, ended.count) == (action_pb2.ACTION_KIND_GENERATE, 1)
             (load,) = status.managers[0].loads
             assert load.service == status.managers[0].services[0].name
-            page = await viewer.shown("/now", "Held against used by service")
-            assert f">{load.service}<" in page.raw
+            assert f">{load.service}<" in (await viewer.shown("/now", "Held against used by service")).raw
 
 
 async def test_a_dashboard_that_is_cancelled_leaves_no_socket_in_the_loop() -> None:

@@ -17,6 +17,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.expected import expect
 from tests.support.other_user import OTHER_UID, TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.real_sandboxes import until_state
 
@@ -49,8 +50,7 @@ async def test_more_sleeping_commands_than_cores_run_at_the_same_time(tmp_path: 
             assert (await admin.explain("job", sleeper.action_id)).state is ActionState.RUNNING
         # The scoring model has no core of the node to itself either.
         if Role.REWARD in managers:
-            scored = await job.reward_model([1, 2, 3])
-            assert isinstance(scored, Succeeded), scored
+            expect(Succeeded, await job.reward_model([1, 2, 3]))
         async with anyio.create_task_group() as tasks:
             for sleeper in sleepers:
                 tasks.start_soon(sleeper.cancel)

@@ -46,6 +46,7 @@ from callsheet.environments.coding.packages import (
 )
 from callsheet.environments.games.frozen_lake import PLAY_PROGRAM
 
+from tests.support.expected import present
 from tests.support.local_episodes import LocalEpisode
 
 
@@ -110,8 +111,7 @@ def coding(inputs: DemoInputs, bug: Bug, *, gives_up: bool = False) -> Episode:
 
 
 async def roll_out(local: LocalEpisode, episode: Episode) -> EpisodeResult:
-    job = await local.client.open_job("job")
-    return await EpisodeRunner(job, episode, CALLSHEET, lambda _: None).run()
+    return await EpisodeRunner(await local.client.open_job("job"), episode, CALLSHEET, lambda _: None).run()
 
 
 @pytest.mark.anyio
@@ -232,8 +232,7 @@ async def test_both_modes_submit_the_same_work_with_other_demands(inputs: DemoIn
     in_ours = [submission.action for submission in ours if isinstance(submission.action, sandboxed)]
     assert in_ours == [submission.action for submission in theirs if isinstance(submission.action, sandboxed)]
     (reset,) = (submission for submission in theirs if isinstance(submission.action, EnvReset))
-    held = reset.options["demand"]
-    assert held is not None
+    held = present(reset.options["demand"])
     assert {(entry.name, entry.hold) for entry in held.resources} == {
         ("memory", Hold.TRAJECTORY),
         ("cpu", Hold.TRAJECTORY),

@@ -26,6 +26,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 
+from tests.support.expected import expect
 from tests.support.real_sandboxes import processes
 from tests.support.waiting import until
 
@@ -89,10 +90,8 @@ async def test_a_competitor_takes_a_core_of_a_wide_command_and_gives_it_back(sta
             await until(lambda: len(processes("sleep", _COMPETITORS_NAP)) == 1)
             await until_printed(running, b"2\n1\n")
             await competing.cancel()
-            beside = await competing.outcome()
-            assert isinstance(beside, Cancelled), beside
-            outcome = await running.outcome()
-            assert isinstance(outcome, Succeeded), outcome
+            beside = expect(Cancelled, await competing.outcome())
+            outcome = expect(Succeeded, await running.outcome())
             assert outcome.value.stdout == b"2\n1\n2\n"
             # Two cores, but for the time of the competitor, which had one.
             execution_s, competitor_s = outcome.timeline.execution_s, beside.timeline.execution_s

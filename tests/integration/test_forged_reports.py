@@ -17,6 +17,8 @@ from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 from callsheet.v1 import action_pb2, outcome_pb2
 
+from tests.support.executor_runs import completed
+from tests.support.expected import expect
 from tests.support.measurements import Measured
 from tests.support.real_sandboxes import processes
 from tests.support.sandbox_attempts import Judge, attempt_of, inline_file, reset, sh, step
@@ -92,8 +94,7 @@ EACH_IN_EACH_SHAPE = [
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> SandboxSettings:
-    found = variants(Isolation.BUBBLEWRAP)[0]
-    assert isinstance(found, Variant)
+    found = expect(Variant, variants(Isolation.BUBBLEWRAP)[0])
     return settings_for(found, tmp_path_factory.mktemp("forged"), (PYTEST,))
 
 
@@ -107,11 +108,8 @@ async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
 
 async def wrote(executor: SandboxExecutor, *files: action_pb2.SandboxFile, script: str = "true") -> str:
     """Returns the sandbox of a policy that wrote files."""
-    result = await executor.run(attempt_of(reset(set_up="echo given > given")))
-    assert isinstance(result, Completed), result
-    sandbox_id = result.succeeded.env_reset.sandbox_id
-    done = await executor.run(attempt_of(step(script, *files), sandbox_id=sandbox_id))
-    assert isinstance(done, Completed), done
+    sandbox_id = (await completed(executor, reset(set_up="echo given > given"))).env_reset.sandbox_id
+    done = expect(Completed, await executor.run(attempt_of(step(script, *files), sandbox_id=sandbox_id)))
     assert done.succeeded.env_step.exit_code == 0, done
     return sandbox_id
 
@@ -218,9 +216,7 @@ async def test_a_report_counts_with_as_many_tests_as_there_are(
     """Tests that the policy can change, as they are no files of the reward."""
     changed, declared, expected = COUNTED[name]
     tests = [inline_file(f"t/{each}.py", f"def test_{each}(): pass".encode()) for each in "ab"]
-    result = await executor.run(attempt_of(reset(*tests)))
-    assert isinstance(result, Completed), result
-    sandbox_id = result.succeeded.env_reset.sandbox_id
+    sandbox_id = (await completed(executor, reset(*tests))).env_reset.sandbox_id
     removed = "rm t/b.py" if name.startswith("fewer than at") else "true"
     own = [inline_file(path, content) for path, content in changed.items()]
     await executor.run(attempt_of(step(removed, *own), sandbox_id=sandbox_id))
@@ -258,9 +254,8 @@ async def test_a_runner_that_is_missing_is_the_fault_of_who_lacks_it(
 ) -> None:
     script, expected = MISSING[name]
     gives = "echo '<testsuite><testcase/></testsuite>' >$1"
-    result = await executor.run(attempt_of(reset(inline_file("given", gives.encode()), inline_file("runner.py", b""))))
-    assert isinstance(result, Completed), result
-    sandbox_id = result.succeeded.env_reset.sandbox_id
+    result = await completed(executor, reset(inline_file("given", gives.encode()), inline_file("runner.py", b"")))
+    sandbox_id = result.env_reset.sandbox_id
     await executor.run(attempt_of(step("rm given runner.py; touch given"), sandbox_id=sandbox_id))
     importing = inline_file("importing/test_it.py", b"import program\n")
     found = await told(executor, Judge(sh(script), (*FILES, importing), in_sandbox=in_sandbox), sandbox_id)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 from callsheet.client import Client, EnvReset, EnvStep, FailedPreconditionError, RewardScript, SandboxFile, Where
-from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.executor import AttemptResult, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.rewards import report_counts
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
-from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1 import action_pb2
 
+from tests.support.executor_runs import completed, failure, running_executor
 from tests.support.real_sandboxes import sandbox_stack
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
@@ -56,13 +57,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
 
 
 @pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
-@pytest.fixture
 async def with_image(tmp_path: Path) -> AsyncIterator[SandboxExecutor]:
     require_overlays()
     root = make_root(tmp_path / "images" / "tiny")
@@ -70,21 +64,17 @@ async def with_image(tmp_path: Path) -> AsyncIterator[SandboxExecutor]:
     (root / "opt" / "given").write_text("given\n")
     (root / "opt" / "unwanted").write_text("unwanted\n")
     settings = settings_for(Variant(Isolation.BUBBLEWRAP, groups=True), tmp_path / "data")
-    built = build_sandbox_executor(replace(settings, provisioning=ProvisioningSettings(images=tmp_path / "images")))
-    yield built
-    await built.close()
+    supply = ProvisioningSettings(images=tmp_path / "images")
+    async with running_executor(replace(settings, provisioning=supply)) as executor:
+        yield executor
 
 
 async def began(executor: SandboxExecutor, action: action_pb2.ActionSpec, memory: int = 128) -> str:
-    result = await executor.run(attempt_of(action, resources={"memory": memory}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    return (await completed(executor, action, resources={"memory": memory})).env_reset.sandbox_id
 
 
 async def stepped(executor: SandboxExecutor, script: str, sandbox_id: str, trajectory: str = "trajectory") -> str:
-    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    done = result.succeeded.env_step
+    done = (await completed(executor, step(script, trajectory=trajectory), sandbox_id=sandbox_id)).env_step
     assert done.exit_code == 0, done
     return done.stdout.inline.decode()
 
@@ -92,14 +82,7 @@ async def stepped(executor: SandboxExecutor, script: str, sandbox_id: str, traje
 async def rewarded(executor: SandboxExecutor, script: str, sandbox_id: str, trajectory: str = "trajectory") -> str:
     action = suite(script, inline_file("hidden", b"hidden\n"))
     action.trajectory_id = trajectory
-    result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    return result.succeeded.reward.command.stdout.inline.decode()
-
-
-def failure(result: AttemptResult) -> tuple[str, str]:
-    assert isinstance(result, Broken), result
-    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
+    return (await completed(executor, action, sandbox_id=sandbox_id)).reward.command.stdout.inline.decode()
 
 
 async def test_a_copy_of_a_sandbox_with_an_image_has_its_changes_above_the_same_image(
@@ -174,11 +157,9 @@ async def test_what_is_too_large_to_copy_is_told_as_a_limit(settings: SandboxSet
     executor = build_sandbox_executor(small)
     sandbox_id = await began(executor, reset())
     await stepped(executor, "head -c 2000000 /dev/zero > large", sandbox_id)
-    action = suite("true", inline_file("f", b""))
-    ended = failure(await executor.run(attempt_of(action, sandbox_id=sandbox_id)))
+    ended = failure(await executor.run(attempt_of(suite("true", inline_file("f", b"")), sandbox_id=sandbox_id)))
     assert ended == ("RESOURCE_LIMIT", "copy_too_large")
-    left = list((small.data_directory / "sandboxes" / small.manager_id / "copies").iterdir())
-    assert left == []
+    assert list((small.data_directory / "sandboxes" / small.manager_id / "copies").iterdir()) == []
     await executor.close()
 
 

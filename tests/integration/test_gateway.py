@@ -19,6 +19,7 @@ from callsheet.gateway.server.keys import TrajectoryKey, write_key
 
 from tests.support.gateways import CHAT, RETRY, RunningGateway, chat, running_gateway, scripted_stack
 from tests.support.ports import free_port
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 _BODIES = {
@@ -75,8 +76,7 @@ async def test_an_error_has_the_form_of_its_dialect(gateway: RunningGateway, pat
     for body, status in bodies.items():
         answer = await gateway.post(f"/v1{path}", body, key)
         assert (answer.status, sorted(answer.body)) == (status, sorted(DIALECTS[path].error(status, ""))), answer.body
-    unknown = await gateway.post(f"/v1{path}", _BODIES[path], key[:-2] + "AA")
-    assert unknown.status == 401
+    assert (await gateway.post(f"/v1{path}", _BODIES[path], key[:-2] + "AA")).status == 401
 
 
 async def test_a_conversation_is_one_sample_with_the_tokens_that_were_sampled(gateway: RunningGateway) -> None:
@@ -255,9 +255,7 @@ async def test_a_closed_trajectory_is_forgotten_after_its_time(scheduler: str, t
             key = await key_of(gateway, trajectory_id)
             assert (await gateway.post(CHAT, chat("Hello"), key)).status == 200
         await gateway.job.trajectory("closed").close()
-        with anyio.fail_after(30.0):
-            while (await gateway.job.trajectory("closed").samples()).turns:  # noqa: ASYNC110 - it tells nobody
-                await anyio.sleep(0.02)
+        await until_so(lambda: gateway.job.trajectory("closed").samples(), lambda it: not it.turns, every_s=0.02)
         assert len((await gateway.job.trajectory("open").samples()).turns) == 1
         with pytest.raises(NotFoundError, match="never opened, or is forgotten"):
             await gateway.job.trajectory("unknown").samples()

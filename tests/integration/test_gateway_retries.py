@@ -17,8 +17,10 @@ from callsheet.client import Client, Job, PromptDrift, Trajectory, TrajectorySam
 from callsheet.client.settings import ClientOptions
 from callsheet.managers.supervision.processes import ChildProcess, ProcessSpec, run_process
 
+from tests.support.expected import expect
 from tests.support.gateways import RunningGateway, running_gateway, scripted_stack
 from tests.support.ports import free_port
+from tests.support.waiting import until_so
 
 
 class Fate(Enum):
@@ -74,9 +76,7 @@ class FaultyHttpProxy:
 
 
 def _reset(request: web.Request) -> None:
-    transport = request.transport
-    assert isinstance(transport, asyncio.Transport)
-    transport.abort()
+    expect(asyncio.Transport, request.transport).abort()
 
 
 @asynccontextmanager
@@ -88,8 +88,7 @@ async def faulty_http_proxy(target: str) -> AsyncIterator[FaultyHttpProxy]:
     runner = web.AppRunner(application)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
         proxy.url = f"http://{host}:{port}"
         yield proxy
@@ -223,8 +222,7 @@ async def _converse(scheduler: str, port: int, data_dir: Path, job: Job, traject
         await ask("Hello")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_finish, ask("slow"))
-            while not await calls_under_way(job):  # noqa: ASYNC110 - the scheduler does not tell by itself
-                await anyio.sleep(0.02)
+            await until_so(lambda: calls_under_way(job), every_s=0.02)
             first.kill()
             await first.wait()
             await exits.enter_async_context(gateway_process(scheduler, port, data_dir))

@@ -39,8 +39,7 @@ async def a_reply_is_run_until_the_time_is_over(client: Client) -> None:
     now = [100.0]
     environment = HarborEnvironment(read_task(TASKS / "three-files"), clock=lambda: now[0])
     async with await client.open_job("replies") as job, job.trajectory("t") as trajectory:
-        beginning = await environment.reset(trajectory)
-        assert "Make three files" in str(beginning.messages[0]["content"])
+        assert "Make three files" in str((await environment.reset(trajectory)).messages[0]["content"])
         # What is planted where tests and rewards lie is gone before the tests.
         planted = "mkdir -p /tests; echo 1 >/logs/verifier/reward.txt; ln -s /srv /tests/link; echo one >one; pwd"
         answer = await environment.step(trajectory, bash_call(Command.shell(planted), 30.0, "1"))

@@ -79,8 +79,7 @@ async def test_health_follows_scheduler_and_manager_through_kills(secrets: Path,
         address = address_of(first)
         asked = await health("--scheduler", address, **tls)
         assert (asked.exit_code, asked.stdout) == (0, "serving\n"), asked.stderr
-        unsafe = await health("--scheduler", address)
-        assert unsafe.exit_code == 1
+        assert (await health("--scheduler", address)).exit_code == 1
         async with run_process(manager(secrets, address, file)) as noop:
             await until(file.exists)
             assert (await health(*well)).exit_code == 0

@@ -26,6 +26,7 @@ from tests.support.contract_http import ContractServer, Handler, json_of, runnin
 from tests.support.contract_model import VOCABULARY, expected_log_probs, save_contract_weights, state_of
 from tests.support.contract_sglang import ContractSGLang
 from tests.support.contract_vllm import ContractVLLM
+from tests.support.expected import expect
 from tests.support.waiting import until
 
 GARBAGE = -1
@@ -267,8 +268,7 @@ async def test_classifiers_teachers_and_judges_take_turns_in_memory_for_two(tmp_
             for seed, model in enumerate(classifiers, 1):
                 assert scored(await ask(executor, model)) == pytest.approx(expected_logit(seed, TOKENS), abs=1e-6)
             for seed, model in enumerate(teachers, 4):
-                result = await ask(executor, model, teacher=looked_at)
-                assert isinstance(result, Completed)
+                result = expect(Completed, await ask(executor, model, teacher=looked_at))
                 expected = expected_scores(seed, TOKENS[:2], TOKENS[2:])
                 assert list(result.succeeded.reward.log_probs) == pytest.approx(expected, abs=1e-6)
                 assert list(result.succeeded.reward.token_ids) == TOKENS[2:]
@@ -324,8 +324,7 @@ async def test_a_server_that_dies_and_comes_back_awake_gives_its_memory_back_fir
     async with hosting(*models, servers=[dying, other], restart_s=2.0) as executor:
         assert scored(await ask(executor, models[0])) == pytest.approx(expected_logit(1, TOKENS), abs=1e-6)
         await dying.die()
-        died = await ask(executor, models[0])
-        assert failure(died) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_worker_died")
+        assert failure(await ask(executor, models[0])) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_worker_died")
         assert scored(await ask(executor, models[1])) == pytest.approx(expected_logit(2, TOKENS))
         await dying.start()
         dying.calls.clear()

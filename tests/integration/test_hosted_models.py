@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from tests.support.attempts_of_models import attempt_of
+from tests.support.expected import present
 from tests.support.hosted_models import CONFIGURATIONS, load_model, load_tokenizer, make_model, rename_weights
 from tests.support.waiting import until
 
@@ -80,8 +81,7 @@ async def hosting(*models: ModelSpec, **changes: Any) -> AsyncIterator[HostedMod
 
 def reward_attempt(spec: ModelSpec, /, **scorer: Any) -> Attempt:
     """An attempt at a reward by a model."""
-    action = action_pb2.ActionSpec(reward=action_pb2.RewardInput(**scorer))
-    return attempt_of(1, action, service=spec.name)
+    return attempt_of(1, action_pb2.ActionSpec(reward=action_pb2.RewardInput(**scorer)), service=spec.name)
 
 
 async def score(executor: HostedModelsExecutor, model: ModelSpec, tokens: list[int]) -> AttemptResult:
@@ -185,8 +185,7 @@ async def test_a_killed_worker_leaves_the_others_serving(classifiers: list[Model
     async with hosting(dying, other) as executor:
         expected = scored(await score(executor, dying, [5, 6]))
         unharmed = scored(await score(executor, other, [5, 6]))
-        worker = executor.host.workers["dying"].process
-        assert worker is not None
+        worker = present(executor.host.workers["dying"].process)
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGSTOP)
         died: list[AttemptResult] = []

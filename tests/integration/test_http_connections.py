@@ -46,8 +46,7 @@ async def test_no_part_of_a_stream_waits_for_an_acknowledgement() -> None:
     options: list[int] = []
 
     async def stream(request: Request) -> Response:
-        connection = request.scope["extensions"]["callsheet.connection"]
-        accepted = connection.transport.get_extra_info("socket")
+        accepted = request.scope["extensions"]["callsheet.connection"].transport.get_extra_info("socket")
         options.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
         async def parts() -> AsyncIterator[bytes]:

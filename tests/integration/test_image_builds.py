@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
-from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.executor import AttemptResult, Broken, Stopped
 from callsheet.managers.sandbox.build_settings import BuildSettings, BuildsFor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.network.destinations import Destination
@@ -23,6 +22,7 @@ from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.binaries import require_program
+from tests.support.executor_runs import completed, make, running_executor
 from tests.support.oci_images import Layout, Registry, archive_of, archive_of_tree, file, running_registry
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.root_filesystems import copy_program, make_apt_root, make_root, require_overlays
@@ -113,15 +113,6 @@ def settings(registry: Registry, tmp_path: Path) -> SandboxSettings:
     )
 
 
-@asynccontextmanager
-async def running(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    executor = build_sandbox_executor(settings)
-    try:
-        yield executor
-    finally:
-        await executor.close()
-
-
 def built(registry: Registry, dockerfile: str = _DOCKERFILE, trajectory: str = "t") -> action_pb2.ActionSpec:
     action = reset(trajectory=trajectory)
     build = action.env_reset.build
@@ -132,16 +123,9 @@ def built(registry: Registry, dockerfile: str = _DOCKERFILE, trajectory: str = "
     return action
 
 
-async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec) -> str:
-    result = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
-
-
 async def said(executor: SandboxExecutor, sandbox_id: str, script: str, trajectory: str = "t") -> str:
-    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_step.stdout.inline.decode(errors="replace")
+    result = await completed(executor, step(script, trajectory=trajectory), sandbox_id=sandbox_id)
+    return result.env_step.stdout.inline.decode(errors="replace")
 
 
 def failure(result: AttemptResult) -> tuple[str, str, str]:
@@ -152,7 +136,7 @@ def failure(result: AttemptResult) -> tuple[str, str, str]:
 
 async def test_a_dockerfile_is_built_once_for_all_who_ask(settings: SandboxSettings, registry: Registry) -> None:
     drawn = []
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         ids: dict[str, str] = {}
 
         async def one(name: str) -> None:
@@ -164,10 +148,9 @@ async def test_a_dockerfile_is_built_once_for_all_who_ask(settings: SandboxSetti
         script = "pwd; cat user listing; echo $GREETING"
         assert await said(executor, ids["0"], script, "0") == "/app\n0\ngiven\nlisting\nuser\nfrom the Dockerfile\n"
         drawn += [await said(executor, ids[name], "cat drawn", name) for name in ids]
-    work = settings.data_directory / "builds" / settings.manager_id / "work"
-    assert not list((work / "builds").iterdir())
+    assert not list(((settings.data_directory / "builds" / settings.manager_id / "work") / "builds").iterdir())
     # Another process of the manager knows the image.
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         drawn.append(await said(executor, await make(executor, built(registry)), "cat drawn"))
     assert len(set(drawn)) == 1
 
@@ -179,7 +162,7 @@ FROM $REGISTRY/tiny:v1
 RUN echo 'agent:x:1234:77::/srv/agent:/bin/sh' >>/etc/passwd
 USER agent
 """
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         sandbox_id = await make(executor, built(registry, dockerfile))
         assert await said(executor, sandbox_id, 'echo "$(id -u) $USER $HOME"') == "1234 agent /srv/agent\n"
         as_root = built(registry, dockerfile)
@@ -202,7 +185,7 @@ RUN ls / | cat /made - >/seen
 FROM debian:bookworm-slim
 COPY --from=FIRST /seen /made
 """
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         sandbox_id = await make(executor, built(registry, dockerfile))
         # Its name ends as that of the one that was taken before.
         assert (await said(executor, sandbox_id, "cat /made")).count("of-the-team") == 1
@@ -213,7 +196,7 @@ async def test_apt_get_installs_in_builds_and_in_sandboxes(settings: SandboxSett
     require_program("dpkg-deb")
     install = "apt-get update && apt-get install -y greeting"
     shown = "cat /usr/share/greeting/*; ls /etc/apt/apt.conf.d"
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         base = "ARG REGISTRY\nFROM $REGISTRY/with-apt:v1\n"
         prepared = await make(executor, built(registry, f"{base}RUN {install}\n"))
         assert await said(executor, prepared, shown) == "good morning\nconfigured\n"
@@ -225,7 +208,7 @@ async def test_apt_get_installs_in_builds_and_in_sandboxes(settings: SandboxSett
 
 
 async def test_what_does_not_build_is_refused_by_name(settings: SandboxSettings, registry: Registry) -> None:
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
 
         async def refused(dockerfile: str, seconds: int = 60) -> tuple[str, str, str]:
             action = built(registry, dockerfile)
@@ -253,7 +236,7 @@ RUN python -I -S /escape.py; echo $? >/escaped
 RUN for each in 'mount -t tmpfs x /tmp' 'mknod /disk b 8 0' 'unshare -U true' 'nsenter -t 1 -m true'; do \
     $each && echo "$each" >>/done; done; true
 """
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         # What others build on it is what its registry has.
         await make(executor, built(registry, begin, "first"))
         hostile = await make(executor, built(registry, dockerfile, "hostile"))
@@ -265,7 +248,7 @@ RUN for each in 'mount -t tmpfs x /tmp' 'mknod /disk b 8 0' 'unshare -U true' 'n
 
 
 async def test_a_base_that_was_changed_is_pulled_anew(settings: SandboxSettings, registry: Registry) -> None:
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await make(executor, built(registry, f"FROM {registry.address}/tiny:v1\n", "first"))
         work = settings.data_directory / "builds" / settings.manager_id / "work"
         names = [path for path in work.rglob("image-name") if path.parent.name == "etc"]
@@ -287,7 +270,7 @@ RUN grep -E '^(Cap|Seccomp:)' /proc/self/status >/rights
 RUN grep processes /proc/self/limits >/limits
 RUN sleep 612 >/dev/null 2>&1 & echo begun
 """
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await make(executor, built(registry, dockerfile, "one"))
         sandbox_id = await make(executor, built(registry, f"{dockerfile}RUN true\n", "two"))
         assert await said(executor, sandbox_id, "cat /cached", "two") == ""
@@ -320,7 +303,7 @@ RUN printf '%s|%s' "$WORD" "$ABSENT" >>/seen
 """
     action = built(registry, dockerfile)
     action.env_reset.build.arguments.update({"WORD": value, "HTTP_PROXY": "http://of-the-build:1"})
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         expected = f"http://of-the-build:1|the other|{value}|{value}"
         assert await said(executor, await make(executor, action), "cat /seen") == expected
 
@@ -331,7 +314,7 @@ async def test_arguments_stand_on_no_command_line(settings: SandboxSettings, reg
     action = built(registry, dockerfile)
     action.env_reset.build.arguments["SECRET"] = secret
     results: list[AttemptResult] = []
-    async with running(settings) as executor, anyio.create_task_group() as tasks:
+    async with running_executor(settings) as executor, anyio.create_task_group() as tasks:
 
         async def run() -> None:
             results.append(await executor.run(attempt_of(action, resources={"memory": 256})))
@@ -357,7 +340,7 @@ RUN python -I -S -c "import _socket; s = _socket.socket(2, 1); s.connect(('127.0
 """
     provisioning = replace(settings.provisioning, builds=BuildSettings(build_images=True, builds_for=BuildsFor.JOBS))
     network = (Destination.parse(registry.address), Destination.parse("example.org:443"))
-    async with running(replace(settings, provisioning=provisioning, network=network)) as executor:
+    async with running_executor(replace(settings, provisioning=provisioning, network=network)) as executor:
         sandbox_id = await make(executor, built(registry, dockerfile))
         devices = (await said(executor, sandbox_id, "cat /devices")).splitlines()[2:]
         assert [line.split(":")[0].strip() for line in devices] == ["lo"]
@@ -371,7 +354,7 @@ async def test_a_build_that_is_stopped_leaves_nobody_who_builds(settings: Sandbo
     attempt = attempt_of(
         built(registry, f"FROM {registry.address}/tiny:v1\nRUN sleep 611\n"), resources={"memory": 256}
     )
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
 
         async def reset_it() -> None:
             results.append(await executor.run(attempt))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,7 +17,7 @@ from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.access.identity import Scope
 from callsheet.v1 import action_pb2, admin_service_pb2, client_service_pb2, common_pb2, job_pb2
 
-from tests.support.guarded_service import CALL_S, Caller, Guarded, caller, guarded_scheduler, open_job
+from tests.support.guarded_service import CALL_S, Caller, Guarded, caller, open_job
 from tests.support.raw_service import NODE, read_error
 
 pytestmark = pytest.mark.anyio
@@ -44,20 +43,13 @@ async def noop(guarded: Guarded) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
 
         async def run(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-            executor = NoopExecutor(NoopSettings())
-            await run_manager(settings, executor, stop=stop, task_status=task_status)
+            await run_manager(settings, NoopExecutor(NoopSettings()), stop=stop, task_status=task_status)
 
         await tasks.start(run)
         try:
             yield
         finally:
             stop.set()
-
-
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    async with guarded_scheduler(tmp_path) as guarded:
-        yield guarded
 
 
 async def victim_works(by: Caller) -> None:

@@ -28,8 +28,9 @@ from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.supervision.standing import ProcessPhase, RestartRule
 
 from tests.support.contract_model import save_contract_weights
+from tests.support.expected import expect
 from tests.support.launched_engine import has_ended, launch_command, parent_of, read_pid
-from tests.support.waiting import until
+from tests.support.waiting import until, until_so
 
 pytestmark = pytest.mark.anyio
 _WAIT_S = 100.0
@@ -144,8 +145,7 @@ async def _service(admin: AdminClient) -> ServiceStatus:
 
 async def _until_told(admin: AdminClient) -> None:
     """Waits until the scheduler is told which server keeps anything from beginning."""
-    while "engine-" not in ((await _service(admin)).problem or ""):  # noqa: ASYNC110 - heartbeats signal nothing
-        await anyio.sleep(0.05)
+    await until_so(lambda: _service(admin), lambda it: "engine-" in (it.problem or ""), every_s=0.05)
 
 
 async def _crash(admin: AdminClient, place: Path) -> None:
@@ -169,11 +169,9 @@ async def test_what_comes_back_serves_what_is_proved_and_nothing_outlives_a_kill
                 await job.publish(1, newer)
                 assert (await job.rollout(1, wait_s=_WAIT_S)).done
                 await _crash(admin, tmp_path)
-                outcome = await job.generate([1, 2, 3], Sampling(max_new_tokens=4, seed=1))
-                assert isinstance(outcome, Succeeded)
+                outcome = expect(Succeeded, await job.generate([1, 2, 3], Sampling(max_new_tokens=4, seed=1)))
                 assert [span.version for span in outcome.value.policy_versions] == [1]
-                service = await _service(admin)
-                assert service.weights == EngineWeights(WeightsStanding.PROVED, 1)
+                assert (await _service(admin)).weights == EngineWeights(WeightsStanding.PROVED, 1)
             pids = [read_pid(tmp_path, name) for name in ("server", "child")]
             os.kill(stack.pid("inference"), signal.SIGKILL)
             await until(lambda: all(map(has_ended, pids)))

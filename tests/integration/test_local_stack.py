@@ -19,6 +19,7 @@ from callsheet.deploy.stack_settings import STACK_RESTARTS, StackSettings
 from callsheet.managers.supervision.processes import ProcessFailedError
 from callsheet.managers.supervision.standing import RestartRule
 
+from tests.support.expected import expect
 from tests.support.stack_processes import kill_and_wait, start, wait_serving
 
 pytestmark = pytest.mark.anyio
@@ -32,10 +33,10 @@ def settings(data_dir: Path, restart: RestartRule = STACK_RESTARTS) -> StackSett
 async def tool_call(address: str, action_id: str) -> None:
     async with Client(address) as client, await client.open_job(f"job-{action_id}") as job:
         # After a restart of the scheduler its managers take a moment to come back.
-        outcome = await job.tool_call(
-            "noop", "nothing", action_id=action_id, demand=Demand(), unservable=Unservable.WAIT
+        expect(
+            Succeeded,
+            await job.tool_call("noop", "nothing", action_id=action_id, demand=Demand(), unservable=Unservable.WAIT),
         )
-        assert isinstance(outcome, Succeeded)
 
 
 def is_alive(pid: int) -> bool:
@@ -104,8 +105,7 @@ async def test_a_stack_that_cannot_start_says_which_part_and_why(tmp_path: Path)
             with pytest.raises((ProcessFailedError, ExceptionGroup)) as caught:
                 async with local_stack(second):
                     pytest.fail("two schedulers cannot have one address")
-    error = first_error(caught.value)
-    assert isinstance(error, ProcessFailedError)
+    error = expect(ProcessFailedError, first_error(caught.value))
     assert "scheduler ended before it was ready (exit code 1)" in str(error)
     assert "cannot bind" in str(error)
 

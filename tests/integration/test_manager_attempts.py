@@ -40,11 +40,9 @@ async def end_of(script: str, **settings: float) -> manager_service_pb2.AttemptE
     return end
 
 
-async def test_a_completed_attempt_says_what_it_took() -> None:
-    async with running_manager(ScriptedExecutor()) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, attempt=3, cpu=2))
-        (end,) = await session.wait_ends()
+async def test_a_completed_attempt_says_what_it_took(session: ScriptedSession) -> None:
+    await session.dispatch(make_dispatch("a", 1, attempt=3, cpu=2))
+    (end,) = await session.wait_ends()
     assert (end.token, end.key.job_id, end.key.action_id, end.attempt) == (token(1), "j", "a", 3)
     assert end.succeeded.tool_call.response.inline == b"done"
     assert end.usage.cpu_s == 0.5
@@ -77,12 +75,9 @@ async def test_a_start_is_told_with_the_end_of_what_is_short_and_before_anything
         await session.wait_ends(2)
 
 
-async def test_the_execution_clock_ends_an_attempt_with_what_there_is() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="wait", start_to_close_s=0.05))
-        (end,) = await session.wait_ends()
+async def test_the_execution_clock_ends_an_attempt_with_what_there_is(session: ScriptedSession) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="wait", start_to_close_s=0.05))
+    (end,) = await session.wait_ends()
     assert end.failed.kind == outcome_pb2.FAILURE_KIND_TIMEOUT
     assert end.failed.timeout == outcome_pb2.TIMEOUT_KIND_START_TO_CLOSE
     assert end.failed.reason == "start_to_close"
@@ -90,26 +85,19 @@ async def test_the_execution_clock_ends_an_attempt_with_what_there_is() -> None:
     assert end.execution_s >= 0.05
 
 
-async def test_a_cancelled_attempt_ends_with_what_there_is() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="wait"))
-        await session.wait_count("started", 1)
-        await cancel(session, 1)
-        (end,) = await session.wait_ends()
+async def test_a_cancelled_attempt_ends_with_what_there_is(session: ScriptedSession) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="wait"))
+    await session.wait_count("started", 1)
+    await cancel(session, 1)
+    (end,) = await session.wait_ends()
     assert end.cancelled.reason == "the client said so"
     assert end.cancelled.partial.tool_call.response.inline == b"part"
 
 
-async def test_a_cancel_right_behind_its_dispatch_finds_the_attempt() -> None:
-    async with running_manager(ScriptedExecutor()) as manager:
-        session = await manager.scheduler.next_session()
-        cancelled = manager_service_pb2.CancelAttempt(token=token(1), reason="at once")
-        await session.send(
-            SchedulerItem(dispatch=make_dispatch("a", 1, script="wait")), SchedulerItem(cancel=cancelled)
-        )
-        (end,) = await session.wait_ends()
+async def test_a_cancel_right_behind_its_dispatch_finds_the_attempt(session: ScriptedSession) -> None:
+    cancelled = manager_service_pb2.CancelAttempt(token=token(1), reason="at once")
+    await session.send(SchedulerItem(dispatch=make_dispatch("a", 1, script="wait")), SchedulerItem(cancel=cancelled))
+    (end,) = await session.wait_ends()
     assert end.cancelled.reason == "at once"
 
 
@@ -128,40 +116,32 @@ async def test_a_stuck_executor_is_cut_off() -> None:
     assert not end.cancelled.HasField("partial")
 
 
-async def test_an_exception_fails_its_own_attempt_and_nothing_else() -> None:
-    end = await end_of("raise")
-    assert end.failed.kind == outcome_pb2.FAILURE_KIND_INFRA
-    assert (end.failed.reason, end.failed.message) == ("executor_error", "RuntimeError")
+@pytest.mark.parametrize(
+    ("script", "settings", "reason", "message"),
+    [
+        ("raise", {}, "executor_error", "RuntimeError"),
+        ("cancelled_rpc", {}, "executor_error", "CancelledError"),
+        ("stop_unasked", {}, "executor_error", ""),
+        ("read_missing", {}, "payload_missing", ""),
+        ("large", {"max_end_bytes": 10_000}, "result_too_large", ""),
+    ],
+)
+async def test_what_goes_wrong_fails_its_own_attempt_and_nothing_else(
+    script: str, settings: dict[str, float], reason: str, message: str
+) -> None:
+    end = await end_of(script, **settings)
+    assert (end.failed.kind, end.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, reason)
+    assert message in end.failed.message
 
 
-async def test_a_stray_cancellation_fails_its_own_attempt_and_nothing_else() -> None:
-    end = await end_of("cancelled_rpc")
-    assert (end.failed.reason, end.failed.message) == ("executor_error", "CancelledError")
-
-
-async def test_stopping_unasked_is_an_error() -> None:
-    assert (await end_of("stop_unasked")).failed.reason == "executor_error"
-
-
-async def test_a_missing_payload_fails_the_attempt() -> None:
-    end = await end_of("read_missing")
-    assert (end.failed.kind, end.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "payload_missing")
-
-
-async def test_a_result_that_no_message_may_carry_fails_the_attempt() -> None:
-    end = await end_of("large", max_end_bytes=10_000)
-    assert (end.failed.kind, end.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "result_too_large")
-
-
-async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_rest() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="uncharged", start_to_close_s=0.2))
-        # Told once 0.2 s have passed, and again about every 0.1 s.
-        (first, *_) = await session.wait_count("progress", 1)
-        executor.go.set()
-        (end,) = await session.wait_ends()
+async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_rest(
+    scripted: ScriptedExecutor, session: ScriptedSession
+) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="uncharged", start_to_close_s=0.2))
+    # Told once 0.2 s have passed, and again about every 0.1 s.
+    (first, *_) = await session.wait_count("progress", 1)
+    scripted.go.set()
+    (end,) = await session.wait_ends()
     assert (first.progress.token, first.progress.execution_s) == (token(1), 0.1)
     assert end.failed.reason == "start_to_close"
     assert end.execution_s == 0.2
@@ -171,62 +151,51 @@ async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_res
     assert end.waited_s["cores"] > 0.05
 
 
-async def test_a_wait_is_told_by_name_and_nothing_is_granted_meanwhile() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="wait_for_image", cpu=2))
-        await executor.wait_call("run a")
-        began = monotonic()
-        await until(lambda: monotonic() - began > 0.1)
-        executor.go.set()
-        (end,) = await session.wait_ends()
+async def test_a_wait_is_told_by_name_and_nothing_is_granted_meanwhile(
+    scripted: ScriptedExecutor, session: ScriptedSession
+) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="wait_for_image", cpu=2))
+    await scripted.wait_call("run a")
+    began = monotonic()
+    await until(lambda: monotonic() - began > 0.1)
+    scripted.go.set()
+    (end,) = await session.wait_ends()
     assert end.waited_s.keys() == {"image"}
     assert end.waited_s["image"] > 0.1
     assert end.usage.cost.held["cpu"] == pytest.approx(2 * end.execution_s)
 
 
-async def test_a_resize_replaces_the_grant_as_a_whole() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="go", cpu=1))
-        await executor.wait_call("run a")
-        before = executor.attempts["a"].grant
-        resize = manager_service_pb2.Resize(token=token(1), resources={"cpu": 3}, cores=[4, 5, 6])
-        await session.send(SchedulerItem(resize=resize))
-        await executor.wait_call("resize a")
-        grant = executor.attempts["a"].grant
-        executor.go.set()
-        (end,) = await session.wait_ends()
+async def test_a_resize_replaces_the_grant_as_a_whole(scripted: ScriptedExecutor, session: ScriptedSession) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="go", cpu=1))
+    await scripted.wait_call("run a")
+    before = scripted.attempts["a"].grant
+    resize = manager_service_pb2.Resize(token=token(1), resources={"cpu": 3}, cores=[4, 5, 6])
+    await session.send(SchedulerItem(resize=resize))
+    await scripted.wait_call("resize a")
+    grant = scripted.attempts["a"].grant
+    scripted.go.set()
+    (end,) = await session.wait_ends()
     assert (dict(before.resources), list(before.cores)) == ({"cpu": 1}, [0])
     assert (dict(grant.resources), list(grant.cores), grant.token) == ({"cpu": 3}, [4, 5, 6], token(1))
     assert end.execution_s < end.usage.cost.held["cpu"] < 3 * end.execution_s
 
 
-async def test_orders_for_unknown_attempts_are_ignored() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.send(
-            SchedulerItem(resize=manager_service_pb2.Resize(token=token(7), resources={"cpu": 1})),
-            SchedulerItem(cancel=manager_service_pb2.CancelAttempt(token=token(7))),
-            SchedulerItem(ends_acknowledged=manager_service_pb2.EndsAcknowledged(epoch=1, sequences=[7])),
-            SchedulerItem(),
-            SchedulerItem(dispatch=make_dispatch("a", 1)),
-        )
-        await session.wait_ends()
-    assert executor.calls == ["run a"]
+async def test_orders_for_unknown_attempts_are_ignored(scripted: ScriptedExecutor, session: ScriptedSession) -> None:
+    await session.send(
+        SchedulerItem(resize=manager_service_pb2.Resize(token=token(7), resources={"cpu": 1})),
+        SchedulerItem(cancel=manager_service_pb2.CancelAttempt(token=token(7))),
+        SchedulerItem(ends_acknowledged=manager_service_pb2.EndsAcknowledged(epoch=1, sequences=[7])),
+        SchedulerItem(),
+        SchedulerItem(dispatch=make_dispatch("a", 1)),
+    )
+    await session.wait_ends()
+    assert scripted.calls == ["run a"]
 
 
-async def test_progress_is_reported_for_attempts_with_a_heartbeat_timeout() -> None:
-    async with running_manager(ScriptedExecutor()) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(
-            make_dispatch("a", 1, script="wait", heartbeat_s=0.06), make_dispatch("b", 2, script="wait")
-        )
-        progress = await session.wait_count("progress", 3)
-        await cancel(session, 1)
-        await session.wait_ends()
-        await anyio.lowlevel.checkpoint()
+async def test_progress_is_reported_for_attempts_with_a_heartbeat_timeout(session: ScriptedSession) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="wait", heartbeat_s=0.06), make_dispatch("b", 2, script="wait"))
+    progress = await session.wait_count("progress", 3)
+    await cancel(session, 1)
+    await session.wait_ends()
+    await anyio.lowlevel.checkpoint()
     assert {item.progress.token.sequence for item in progress} == {1}

@@ -16,7 +16,7 @@ from callsheet.v1 import manager_service_pb2
 from typing_extensions import override
 
 from tests.support.dispatches import make_dispatch
-from tests.support.running_manager import running_manager
+from tests.support.running_manager import RunningManager, running_manager
 from tests.support.scripted_executor import ScriptedExecutor
 from tests.support.scripted_scheduler import ScriptedScheduler, ScriptedSession
 
@@ -88,32 +88,30 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert not session.of("ended")
 
 
-async def test_a_scheduler_can_have_it_leave() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.send(manager_service_pb2.SchedulerItem(drain=manager_service_pb2.Drain()))
-        with anyio.fail_after(WAIT_S):
-            await manager.left.wait()
+async def test_a_scheduler_can_have_it_leave(
+    manager: RunningManager, scripted: ScriptedExecutor, session: ScriptedSession
+) -> None:
+    await session.send(manager_service_pb2.SchedulerItem(drain=manager_service_pb2.Drain()))
+    with anyio.fail_after(WAIT_S):
+        await manager.left.wait()
     assert session.of("draining")
-    assert executor.closed
+    assert scripted.closed
 
 
-async def test_it_says_again_that_it_is_leaving_after_a_reconnect() -> None:
-    executor = ScriptedExecutor()
-    async with running_manager(executor) as manager:
-        session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="go"))
-        await executor.wait_call("run a")
-        manager.stop.set()
-        await session.wait_count("draining", 1)
-        session.end()
-        again = await manager.scheduler.next_session()
-        await again.wait_count("draining", 1)
-        executor.go.set()
-        await again.acknowledge(*(await again.wait_ends()))
-        with anyio.fail_after(WAIT_S):
-            await manager.left.wait()
+async def test_it_says_again_that_it_is_leaving_after_a_reconnect(
+    manager: RunningManager, scripted: ScriptedExecutor, session: ScriptedSession
+) -> None:
+    await session.dispatch(make_dispatch("a", 1, script="go"))
+    await scripted.wait_call("run a")
+    manager.stop.set()
+    await session.wait_count("draining", 1)
+    session.end()
+    again = await manager.scheduler.next_session()
+    await again.wait_count("draining", 1)
+    scripted.go.set()
+    await again.acknowledge(*(await again.wait_ends()))
+    with anyio.fail_after(WAIT_S):
+        await manager.left.wait()
 
 
 async def test_it_leaves_without_a_scheduler_too() -> None:

@@ -30,8 +30,7 @@ async def run_one(session: ScriptedSession, sequence: int, **dispatch: Any) -> m
 @pytest.mark.parametrize("kind", ["generate", "env_reset", "tool_call", "reward"])
 async def test_each_kind_gets_a_result_of_its_own(kind: str, execution_s: float) -> None:
     async with running_manager(NoopExecutor(NoopSettings(execution_s=execution_s))) as manager:
-        session = await manager.scheduler.next_session()
-        end = await run_one(session, 1, kind=kind)
+        end = await run_one(await manager.scheduler.next_session(), 1, kind=kind)
     assert end.succeeded.WhichOneof("result") == kind
     assert end.started
     assert end.execution_s >= execution_s
@@ -61,8 +60,7 @@ async def test_state_is_lost_with_its_sandbox(execution_s: float) -> None:
 
 async def test_an_action_takes_the_time_it_says() -> None:
     async with running_manager(NoopExecutor(NoopSettings(execution_s=60.0))) as manager:
-        session = await manager.scheduler.next_session()
-        end = await run_one(session, 1, expected_s=0.05)
+        end = await run_one(await manager.scheduler.next_session(), 1, expected_s=0.05)
     assert end.execution_s >= 0.05
 
 

@@ -88,8 +88,7 @@ async def test_a_payload_that_the_store_refuses_is_too_large() -> None:
 async def test_a_scheduler_that_comes_back_in_time_gets_the_payload() -> None:
     async with payload_access() as (payloads, scheduler):
         scheduler.put_failures = 2
-        blob = await payloads.write(CONTENT)
-        assert scheduler.payloads == {blob.reference.sha256: CONTENT}
+        assert scheduler.payloads == {(await payloads.write(CONTENT)).reference.sha256: CONTENT}
 
 
 async def test_a_scheduler_that_stays_away_makes_payloads_unavailable() -> None:

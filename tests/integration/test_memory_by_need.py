@@ -16,7 +16,6 @@ import anyio
 import pytest
 from callsheet.managers.clock import note_waits
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.cgroups import SandboxGroup, probe_layout
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
@@ -24,6 +23,8 @@ from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.timing.waits import Cause
 from structlog.testing import capture_logs
 
+from tests.support.executor_runs import running_executor
+from tests.support.expected import expect, present
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.sandbox_attempts import attempt_of, reset, step, suite
 from tests.support.sandboxes import ANSWER_SECONDS, Variant, require_bubblewrap, settings_for
@@ -51,12 +52,9 @@ async def running(
     settings: SandboxSettings, node_mib: int, *, by_need: bool = True, warm_mib: int = 0
 ) -> AsyncIterator[SandboxExecutor]:
     supply = ProvisioningSettings(node_memory_mib=node_mib, memory_by_need=by_need, warm_memory_mib=warm_mib)
-    executor = build_sandbox_executor(replace(settings, provisioning=supply))
-    try:
+    async with running_executor(replace(settings, provisioning=supply)) as executor:
         with anyio.fail_after(ANSWER_SECONDS):
             yield executor
-    finally:
-        await executor.close()
 
 
 def asked(name: str, memory_mib: int = DEMAND_MIB, *, guaranteed: bool = False) -> Attempt:
@@ -66,9 +64,7 @@ def asked(name: str, memory_mib: int = DEMAND_MIB, *, guaranteed: bool = False) 
 
 
 async def make(executor: SandboxExecutor, attempt: Attempt) -> str:
-    result = await executor.run(attempt)
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    return expect(Completed, await executor.run(attempt)).succeeded.env_reset.sandbox_id
 
 
 def exit_code(result: AttemptResult) -> int:
@@ -202,8 +198,7 @@ async def test_a_wait_costs_no_execution_time_and_ends_with_a_stop_or_its_sandbo
             for number, name in enumerate(attempts):
                 tasks.start_soon(one, name)
                 await until(lambda number=number: len(executor.memory.ledger.line) == number)  # type: ignore[misc]
-            clock = attempts["stopped"].execution_clock
-            assert clock is not None
+            clock = present(attempts["stopped"].execution_clock)
             counted = clock(monotonic())
             assert clock(monotonic() + 1e6) == counted
             attempts["stopped"].stop_requested.set()
@@ -251,8 +246,7 @@ async def test_one_that_waits_for_a_large_step_stops_no_small_ones(settings: San
 async def test_a_reset_that_fits_alone_waits_and_one_that_never_fits_is_refused(settings: SandboxSettings) -> None:
     async with running(settings, 3 * DEMAND_MIB) as executor:
         await make(executor, asked("small"))
-        refused = await executor.run(asked("never", 4 * DEMAND_MIB))
-        assert isinstance(refused, Broken)
+        refused = expect(Broken, await executor.run(asked("never", 4 * DEMAND_MIB)))
         assert refused.failed.reason == "memory_exhausted"
         large = asked("large", 3 * DEMAND_MIB)
         async with anyio.create_task_group() as tasks:

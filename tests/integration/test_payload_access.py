@@ -33,16 +33,11 @@ from tests.support.guarded_service import (
     registration,
 )
 from tests.support.raw_service import read_error
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 _BODY = os.urandom(100_000)
-
-
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    async with guarded_scheduler(tmp_path) as guarded:
-        yield guarded
 
 
 def reference_of(body: bytes) -> common_pb2.PayloadReference:
@@ -51,8 +46,7 @@ def reference_of(body: bytes) -> common_pb2.PayloadReference:
 
 def call_with(reference: common_pb2.PayloadReference, job_id: str) -> action_pb2.ActionSpec:
     """An action that refers to a payload."""
-    arguments = common_pb2.Blob(reference=reference)
-    call = action_pb2.ToolCallInput(method="m", arguments=arguments)
+    call = action_pb2.ToolCallInput(method="m", arguments=common_pb2.Blob(reference=reference))
     return action_pb2.ActionSpec(job_id=job_id, action_id="a", service="n", tool_call=call)
 
 
@@ -72,8 +66,7 @@ async def what_a_get_says(by: Caller, reference: common_pb2.PayloadReference) ->
     """The whole refusal, with the digest left out."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await get(by, reference)
-    refusal = read_error(caught.value)
-    return repr(refusal).replace(reference.sha256, "DIGEST")
+    return repr(read_error(caught.value)).replace(reference.sha256, "DIGEST")
 
 
 async def what_a_submit_says(by: Caller, reference: common_pb2.PayloadReference, job_id: str) -> str:
@@ -224,8 +217,7 @@ async def test_a_result_opens_nothing_that_its_manager_did_not_put(guarded: Guar
 
 async def test_a_result_for_a_job_that_is_not_open_pins_nothing(guarded: Guarded, tmp_path: Path) -> None:
     async with caller_of(guarded, Scope.JOB, "closed") as closed, manager_of(guarded, "late") as late:
-        own = await put(closed)
-        submit = client_service_pb2.SubmitActionRequest(action=call_with(own, "closed"))
+        submit = client_service_pb2.SubmitActionRequest(action=call_with(await put(closed), "closed"))
         await closed(closed.client.SubmitAction, submit)
         dispatch = await late.next("dispatch")
         await closed(closed.client.CloseJob, client_service_pb2.CloseJobRequest(job_id="closed"))
@@ -233,9 +225,7 @@ async def test_a_result_for_a_job_that_is_not_open_pins_nothing(guarded: Guarded
             dispatch.grant.key.job_id = job_id
             await late.end(dispatch, common_pb2.Blob(reference=await put(late.by, os.urandom(70_000))))
         kept = tmp_path / "data" / "payloads" / "jobs"
-        with anyio.fail_after(CALL_S):
-            while any(kept.iterdir()):  # noqa: ASYNC110 - what the job had is let go of beside the loop
-                await anyio.sleep(0.01)
+        await until(lambda: not any(kept.iterdir()), every_s=0.01)
 
 
 async def test_an_administrator_reads_all_and_names_all(guarded: Guarded) -> None:

@@ -8,8 +8,8 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -24,8 +24,7 @@ from callsheet.client.words.outcomes import Reason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.executor import AttemptResult, Broken, Stopped
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.files.images.errors import ImageNotFoundError
 from callsheet.managers.sandbox.files.images.layer_cache import LayerCache
@@ -36,6 +35,8 @@ from callsheet.managers.sandbox.registry_settings import RegistrySettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
+from tests.support.executor_runs import completed, printed, running_executor
+from tests.support.expected import expect, present
 from tests.support.oci_images import (
     PASSWORD,
     USER,
@@ -50,7 +51,7 @@ from tests.support.oci_images import (
 )
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.root_filesystems import make_root, require_overlays
-from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
+from tests.support.sandbox_attempts import attempt_of, inline_file, reset, suite
 from tests.support.sandboxes import Variant, settings_for
 
 pytestmark = pytest.mark.anyio
@@ -132,21 +133,6 @@ def settings(pushed: Pushed, tmp_path: Path) -> SandboxSettings:
     )
 
 
-@asynccontextmanager
-async def running(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    executor = build_sandbox_executor(settings)
-    try:
-        yield executor
-    finally:
-        await executor.close()
-
-
-@pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    async with running(settings) as built:
-        yield built
-
-
 def with_image(image: str, trajectory: str = "trajectory") -> action_pb2.ActionSpec:
     action = reset(trajectory=trajectory)
     action.env_reset.image = image
@@ -154,17 +140,7 @@ def with_image(image: str, trajectory: str = "trajectory") -> action_pb2.ActionS
 
 
 async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec) -> outcome_pb2.EnvResetResult:
-    result = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset
-
-
-async def run(executor: SandboxExecutor, sandbox_id: str, script: str, trajectory: str = "trajectory") -> str:
-    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    done = result.succeeded.env_step
-    assert done.exit_code == 0, done.stderr.inline
-    return done.stdout.inline.decode()
+    return (await completed(executor, action, resources={"memory": 256})).env_reset
 
 
 def failure(result: AttemptResult) -> tuple[str, str, str]:
@@ -178,7 +154,7 @@ async def test_an_image_is_pulled_with_its_layers_and_its_config(executor: Sandb
     assert made.image_digest == pushed.digest
     script = "pwd; cat given; greet; hello; id -u; cat /etc/image-name /etc/outside; ls /etc /opt/old"
     script += "; stat -c %a /opt/tools/greet"
-    assert (await run(executor, made.sandbox_id, script)).split("\n") == [
+    assert (await printed(executor, made.sandbox_id, script)).split("\n") == [
         *("/srv/app", "given", "from the image", "from the image", "1234", "task", "inside"),
         *("/etc:", "hostname", "hosts", "image-name", "outside", "", "/opt/old:", "above", "755", ""),
     ]
@@ -189,14 +165,13 @@ async def test_what_the_caller_asks_for_comes_on_top_of_the_config(executor: San
     action.env_reset.defaults.environment["GREETING"] = "from the caller"
     action.env_reset.defaults.working_directory = "/elsewhere"
     made = await make(executor, action)
-    assert await run(executor, made.sandbox_id, "pwd; greet") == "/elsewhere\nfrom the caller\n"
+    assert await printed(executor, made.sandbox_id, "pwd; greet") == "/elsewhere\nfrom the caller\n"
     reward = suite("test $(cat given) = given && greet", inline_file("extra", b"x"))
     reward.reward.test_suite.image = pushed.name("team/task:v1")
     reward.reward.test_suite.where = action_pb2.REWARD_PLACE_FRESH
-    scored = await executor.run(attempt_of(reward, resources={"memory": 256}))
-    assert isinstance(scored, Completed), scored
-    assert scored.succeeded.reward.score == 1.0
-    assert scored.succeeded.reward.command.stdout.inline == b"from the image\n"
+    scored = await completed(executor, reward, resources={"memory": 256})
+    assert scored.reward.score == 1.0
+    assert scored.reward.command.stdout.inline == b"from the image\n"
 
 
 async def test_a_storm_pulls_once_and_what_is_here_is_not_asked_for_again(
@@ -204,7 +179,7 @@ async def test_a_storm_pulls_once_and_what_is_here_is_not_asked_for_again(
 ) -> None:
     name = pushed.name("team/task:v1")
     before = len(pushed.registry.requests())
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         async with anyio.create_task_group() as tasks:
             for number in range(8):
                 tasks.start_soon(make, executor, with_image(name, str(number)))
@@ -215,14 +190,16 @@ async def test_a_storm_pulls_once_and_what_is_here_is_not_asked_for_again(
         assert len(pushed.registry.requests()) == before + len(asked)
         # In another format, and on the same base, which is not pulled again.
         made = await make(executor, with_image("other", "another"))
-        assert await run(executor, made.sandbox_id, "cat /etc/image-name /opt/old/below", "another") == "other\nbelow\n"
+        assert (
+            await printed(executor, made.sandbox_id, "cat /etc/image-name /opt/old/below", "another")
+            == "other\nbelow\n"
+        )
         further = pushed.registry.requests()[before + len(asked) :]
         assert not [each for each in further if pushed.base in each]
-    pulls = settings.data_directory / "pulls" / settings.manager_id
-    assert list(pulls.iterdir()) == []
+    assert list((settings.data_directory / "pulls" / settings.manager_id).iterdir()) == []
     # After a restart a digest needs no registry at all.
     count = len(pushed.registry.requests())
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await make(executor, with_image(f"team/task@{pushed.digest}"))
     assert len(pushed.registry.requests()) == count
 
@@ -249,7 +226,7 @@ async def test_a_tag_that_moved_is_another_image_once_its_time_is_over(
 ) -> None:
     registry = replace(settings.provisioning.registry, image_tag_s=0.0)
     settings = replace(settings, provisioning=replace(settings.provisioning, registry=registry))
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         digests = []
         for version in ("one", "two"):
             moved = Layout(tmp_path / version)
@@ -258,7 +235,7 @@ async def test_a_tag_that_moved_is_another_image_once_its_time_is_over(
             moved.finish(moved.image())
             pushed.registry.push(moved.directory, "moving:v1")
             made = await make(executor, with_image("moving:v1", version))
-            assert await run(executor, made.sandbox_id, "cat /etc/version", version) == version
+            assert await printed(executor, made.sandbox_id, "cat /etc/version", version) == version
             digests.append(made.image_digest)
         assert digests[0] != digests[1] == _digest_at(pushed.registry, "moving", "v1")
 
@@ -279,7 +256,7 @@ async def test_bytes_that_are_not_what_their_digest_says_are_refused(
     hexadecimal = digest.removeprefix("sha256:")
     blob = pushed.registry.storage / "docker/registry/v2/blobs/sha256" / hexadecimal[:2] / hexadecimal / "data"
     blob.write_bytes(blob.read_bytes()[:-100])
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         for image, rule in (("broken:config", "wrong digest"), ("broken:cut", "")):
             kind, reason, message = failure(await executor.run(attempt_of(with_image(image))))
             assert (kind, reason) == ("INFRA", "image_unavailable"), message
@@ -304,8 +281,9 @@ async def test_a_closed_registry_wants_a_password(settings: SandboxSettings, tmp
         for given in (None, authfile):
             registry = RegistrySettings(registries=(closed.address,), registry_authfile=given, image_tag_s=0.0)
             provisioning = replace(settings.provisioning, registry=registry)
-            images = build_images(replace(settings, provisioning=provisioning), LayerCache(tmp_path / "l", 1 << 30))
-            assert images is not None
+            images = present(
+                build_images(replace(settings, provisioning=provisioning), LayerCache(tmp_path / "l", 1 << 30))
+            )
             try:
                 outcomes.append((await images.prepare("private:v1", anyio.Event())).registry_digest)
             except ImageNotFoundError as error:
@@ -342,7 +320,7 @@ async def test_a_registry_that_is_asked_too_often_is_left_alone(settings: Sandbo
     try:
         registry = replace(settings.provisioning.registry, registries=(f"127.0.0.1:{server.server_port}",))
         settings = replace(settings, provisioning=replace(settings.provisioning, registry=registry))
-        async with running(settings) as executor:
+        async with running_executor(settings) as executor:
             first = failure(await executor.run(attempt_of(with_image("task"))))
             asked = len(_AlwaysLimited.asked)
             second = failure(await executor.run(attempt_of(with_image("other"))))
@@ -362,7 +340,7 @@ async def test_a_reset_that_is_stopped_leaves_nobody_who_asks(settings: SandboxS
         settings = replace(settings, provisioning=replace(settings.provisioning, registry=registry))
         attempt = attempt_of(with_image("task"))
         results: list[AttemptResult] = []
-        async with running(settings) as executor:
+        async with running_executor(settings) as executor:
 
             async def reset_it() -> None:
                 results.append(await executor.run(attempt))
@@ -399,14 +377,13 @@ async def test_a_client_of_a_stack_names_an_image_of_a_registry(pushed: Pushed, 
             await client.open_job("job") as job,
             job.trajectory("t") as trajectory,
         ):
-            made = await trajectory.env_reset(image=f"{pushed.registry.address}/team/task@{pushed.digest}")
-            assert isinstance(made, Succeeded), made
+            made = expect(
+                Succeeded, await trajectory.env_reset(image=f"{pushed.registry.address}/team/task@{pushed.digest}")
+            )
             assert made.value.image_digest == pushed.digest
-            said = await trajectory.env_step("greet; pwd")
-            assert isinstance(said, Succeeded), said
+            said = expect(Succeeded, await trajectory.env_step("greet; pwd"))
             assert said.value.stdout == b"from the image\n/srv/app\n"
-            unknown = await trajectory.env_reset(image="team/unknown")
-            assert isinstance(unknown, Failed)
+            unknown = expect(Failed, await trajectory.env_reset(image="team/unknown"))
             assert unknown.reason is Reason.IMAGE_NOT_FOUND
             assert f"{pushed.registry.address}/team/unknown:latest" in unknown.message
 

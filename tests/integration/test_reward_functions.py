@@ -22,6 +22,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.expected import expect
 from tests.support.grader_package import MODULE, stage_graders
 
 pytestmark = pytest.mark.anyio
@@ -41,8 +42,7 @@ async def job(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Job]:
 
 
 async def test_functions_score_and_their_failures_are_no_scores(job: Job) -> None:
-    right = await job.reward_function(f"{MODULE}:exact", {"answer": "42", "expected": "42"})
-    assert isinstance(right, Succeeded)
+    right = expect(Succeeded, await job.reward_function(f"{MODULE}:exact", {"answer": "42", "expected": "42"}))
     assert right.value.score == 1.0
     assert right.value.command is not None
     assert right.value.command.stdout == b"graded 42\n"
@@ -50,16 +50,14 @@ async def test_functions_score_and_their_failures_are_no_scores(job: Job) -> Non
     assert wrong.unwrap().score == 0.0
     close = await job.reward_function(f"{MODULE}:closeness", {"answer": "43", "expected": 42})
     assert close.unwrap().components == {"score": 0.5, "length": 2.0}
-    large = await job.reward_function(f"{MODULE}:size", {"text": "x" * 300_000})
-    assert large.unwrap().score == 300_000
+    assert (await job.reward_function(f"{MODULE}:size", {"text": "x" * 300_000})).unwrap().score == 300_000
     for function, arguments, word in (
         (f"{MODULE}:exact", {"answer": "42"}, "TypeError"),
         (f"{MODULE}:nonsense", {}, "ValueError"),
         (f"{MODULE}:missing", {}, "AttributeError"),
         ("no_such_package.here:f", {}, "ModuleNotFoundError"),
     ):
-        failed = await job.reward_function(function, arguments)
-        assert isinstance(failed, Failed)
+        failed = expect(Failed, await job.reward_function(function, arguments))
         assert (failed.kind, failed.reason) == (FailureKind.ENV, Reason.SCRIPT_FAILED)
         assert word in failed.message
 

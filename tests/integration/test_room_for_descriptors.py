@@ -65,8 +65,7 @@ def ignore(*_: object) -> None:
 def test_a_send_waits_for_room_and_asks_for_it() -> None:
     async def main() -> None:
         own, other = socket_pair()
-        holder = Holder()
-        stream = PacketSocket(own, ignore, ignore, holder.release)
+        stream = PacketSocket(own, ignore, ignore, Holder().release)
         with anyio.fail_after(30):
             await stream.send({"op": "run"}, [0])
         assert socket.recv_fds(other, 100, 1)[0] == b'{"op": "run"}'
@@ -93,8 +92,7 @@ def test_a_send_in_vain_leaves_the_stream_and_the_agent(monkeypatch: pytest.Monk
             await connection.start("run", {}, [0])
         assert connection.loss is None
         await holder.release()
-        job = await connection.start("run", {}, [])
-        assert not job.finished.is_set()
+        assert not (await connection.start("run", {}, [])).finished.is_set()
         connection.close("the end")
         other.close()
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.executor import Broken, Completed
 from callsheet.managers.sandbox.agent_client.command_defaults import own_user
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
-from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1 import action_pb2
 from callsheet.v1.set_ups import set_up_name
 from google.protobuf import duration_pb2
 
+from tests.support.executor_runs import completed, failure, make
+from tests.support.expected import expect
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, sh, step, suite
 from tests.support.sandboxes import Variant, settings_for, variants
 
@@ -29,28 +29,8 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     return settings_for(variant, tmp_path)
 
 
-@pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
-async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec) -> str:
-    result = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
-
-
 async def printed(executor: SandboxExecutor, action: action_pb2.ActionSpec, sandbox_id: str) -> str:
-    result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_step.stdout.inline.decode()
-
-
-def failure(result: AttemptResult) -> tuple[str, str]:
-    assert isinstance(result, Broken), result
-    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
+    return (await completed(executor, action, sandbox_id=sandbox_id)).env_step.stdout.inline.decode()
 
 
 def with_defaults(action: action_pb2.ActionSpec, **values: object) -> action_pb2.ActionSpec:
@@ -77,23 +57,19 @@ async def test_all_commands_of_a_sandbox_take_its_defaults(executor: SandboxExec
     in_session = step("test -e own && echo $A && basename $PWD")
     in_session.env_step.session = "main"
     assert await printed(executor, in_session, sandbox_id) == "1\nplace\n"
-    long = await executor.run(attempt_of(step("seq 1000"), sandbox_id=sandbox_id))
-    assert isinstance(long, Completed)
-    assert long.succeeded.env_step.stdout_dropped_bytes > 0
+    long = await completed(executor, step("seq 1000"), sandbox_id=sandbox_id)
+    assert long.env_step.stdout_dropped_bytes > 0
     rewarded = suite("test -e own && test $A = 1", in_sandbox=True)
-    scored = await executor.run(attempt_of(rewarded, sandbox_id=sandbox_id))
-    assert isinstance(scored, Completed)
-    assert scored.succeeded.reward.score == 1.0
+    assert (await completed(executor, rewarded, sandbox_id=sandbox_id)).reward.score == 1.0
 
 
 async def test_files_are_relative_to_the_default_directory(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor, with_defaults(reset(), working_directory="place"))
     action = step("cat file; echo out > made", inline_file("file", b"content"))
     action.env_step.download.append("made")
-    result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed)
-    assert result.succeeded.env_step.stdout.inline == b"content"
-    assert result.succeeded.env_step.downloads[0].content.inline == b"out\n"
+    result = await completed(executor, action, sandbox_id=sandbox_id)
+    assert result.env_step.stdout.inline == b"content"
+    assert result.env_step.downloads[0].content.inline == b"out\n"
 
 
 async def test_a_sandbox_knows_its_own_user_only(executor: SandboxExecutor, settings: SandboxSettings) -> None:
@@ -127,14 +103,12 @@ def test_defaults_are_part_of_what_a_set_up_is_known_by() -> None:
 
 async def test_a_script_tells_its_score(executor: SandboxExecutor) -> None:
     fresh = script("cat given > {score}", files=[inline_file("given", b'{"score": 0.5, "style": 1}')], where=FRESH)
-    result = await executor.run(attempt_of(fresh))
-    assert isinstance(result, Completed), result
+    result = expect(Completed, await executor.run(attempt_of(fresh)))
     assert result.succeeded.reward.score == 0.5
     assert dict(result.succeeded.reward.components) == {"score": 0.5, "style": 1.0}
     sandbox_id = await make(executor, reset(set_up="echo 0.75 > own"))
     inside = script("cat own > out/score", files=[inline_file("out/x", b"")], score_file="out/score", where=IN_SANDBOX)
-    result = await executor.run(attempt_of(inside, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
+    result = expect(Completed, await executor.run(attempt_of(inside, sandbox_id=sandbox_id)))
     assert result.succeeded.reward.score == 0.75
 
 
@@ -169,6 +143,4 @@ async def test_the_place_of_a_suite_is_told_by_its_enum(executor: SandboxExecuto
     for where, of_sandbox, score in places:
         action = suite("test -e own && rm own")
         action.reward.test_suite.where = where
-        result = await executor.run(attempt_of(action, sandbox_id=of_sandbox))
-        assert isinstance(result, Completed), result
-        assert result.succeeded.reward.score == score
+        assert (await completed(executor, action, sandbox_id=of_sandbox)).reward.score == score

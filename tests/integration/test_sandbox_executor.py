@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -13,11 +12,12 @@ from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerRunningError
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, manager_service_pb2
 
+from tests.support.executor_runs import completed, failure, make, under_way
+from tests.support.expected import expect
 from tests.support.sandbox_attempts import MemoryPayloads, attempt_of, inline_file, reset, step, suite
 from tests.support.sandboxes import (
-    ANSWER_SECONDS,
     Variant,
     running_commands,
     settings_for,
@@ -26,30 +26,17 @@ from tests.support.sandboxes import (
     until_still,
     variants,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 JUNIT = "<testsuite><testcase/><testcase/><testcase/><testcase><failure/></testcase></testsuite>"
 
 
-@pytest.fixture(params=variants(*Isolation), ids=str)
+@pytest.fixture(params=variants(*Isolation, others_by_night=True), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     return settings_for(variant, tmp_path)
-
-
-@pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
-async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec | None = None, memory: int = 256) -> str:
-    """Runs an env_reset that must succeed; returns the sandbox's id."""
-    result = await executor.run(attempt_of(action or reset(), resources={"memory": memory}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
 
 
 def output(result: AttemptResult) -> str:
@@ -57,24 +44,17 @@ def output(result: AttemptResult) -> str:
     return result.succeeded.env_step.stdout.inline.decode()
 
 
-def failure(result: AttemptResult) -> tuple[str, str]:
-    assert isinstance(result, Broken), result
-    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
-
-
 async def test_a_trajectory_keeps_its_sandbox(executor: SandboxExecutor) -> None:
     action = reset(inline_file("dir/data", b"content"), set_up="cat dir/data; echo made > more")
-    result = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert isinstance(result, Completed)
+    result = expect(Completed, await executor.run(attempt_of(action, resources={"memory": 256})))
     made = result.succeeded.env_reset
     assert (made.set_up.stdout.inline, made.set_up.exit_code) == (b"content", 0)
     assert made.trajectory_id == "trajectory"
     assert result.usage.cpu_s > 0
     sandbox_id = made.sandbox_id
     assert [state.sandbox_id for state in executor.sandboxes()] == [sandbox_id]
-    first = await executor.run(attempt_of(step("echo step >> more; exit 7"), sandbox_id=sandbox_id))
-    assert isinstance(first, Completed)
-    assert first.succeeded.env_step.exit_code == 7
+    first = await completed(executor, step("echo step >> more; exit 7"), sandbox_id=sandbox_id)
+    assert first.env_step.exit_code == 7
     second = step("cat more script", inline_file("script", b"sent"))
     assert output(await executor.run(attempt_of(second, sandbox_id=sandbox_id))) == "made\nstep\nsent"
 
@@ -135,8 +115,7 @@ async def test_a_second_reset_replaces_the_sandbox(executor: SandboxExecutor) ->
 
 
 async def test_a_step_without_its_sandbox_is_lost_state(executor: SandboxExecutor) -> None:
-    result = await executor.run(attempt_of(step("true"), sandbox_id="gone"))
-    assert failure(result) == ("INFRA", "state_lost")
+    assert failure(await executor.run(attempt_of(step("true"), sandbox_id="gone"))) == ("INFRA", "state_lost")
 
 
 async def test_a_released_sandbox_is_gone(executor: SandboxExecutor) -> None:
@@ -162,13 +141,8 @@ async def test_a_sandbox_that_dies_is_reported_and_dropped(executor: SandboxExec
 
     executor.on_sandbox_lost(report)
     sandbox_id = await make(executor)
-    results: list[AttemptResult] = []
 
-    async def run() -> None:
-        results.append(await executor.run(attempt_of(step("touch started; sleep 1000"), sandbox_id=sandbox_id)))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
+    async with under_way(executor, attempt_of(step("touch started; sleep 1000"), sandbox_id=sandbox_id)) as results:
         await until_sleepers_are([["sleep", "1000"]])
         for process, line in running_commands():
             if any("/agent/__main__.py" in word for word in line) and "bwrap" not in line[0]:
@@ -183,13 +157,7 @@ async def test_a_sandbox_that_dies_is_reported_and_dropped(executor: SandboxExec
 async def test_a_stopped_step_returns_what_there_is(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor)
     attempt = attempt_of(step("echo begun; sleep 1000"), sandbox_id=sandbox_id)
-    results: list[AttemptResult] = []
-    async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            results.append(await executor.run(attempt))
-
-        tasks.start_soon(run)
+    async with under_way(executor, attempt) as results:
         await until_sleepers_are([["sleep", "1000"]])
         attempt.stop_requested.set()
     assert isinstance(results[0], Stopped)
@@ -200,13 +168,7 @@ async def test_a_stopped_step_returns_what_there_is(executor: SandboxExecutor) -
 
 async def test_a_stopped_reset_leaves_no_sandbox(executor: SandboxExecutor) -> None:
     attempt = attempt_of(reset(set_up="sleep 1000"))
-    results: list[AttemptResult] = []
-    async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            results.append(await executor.run(attempt))
-
-        tasks.start_soon(run)
+    async with under_way(executor, attempt) as results:
         await until_sleepers_are([["sleep", "1000"]])
         attempt.stop_requested.set()
     assert isinstance(results[0], Stopped)
@@ -223,13 +185,7 @@ async def test_a_resize_reaches_a_running_step(executor: SandboxExecutor, settin
     attempt = attempt_of(step(script), sandbox_id=sandbox_id, cores=cores[:1])
     if len(cores) == 1:
         pytest.skip("a second core is missing")
-    results: list[AttemptResult] = []
-    async with anyio.create_task_group() as tasks:
-
-        async def run() -> None:
-            results.append(await executor.run(attempt))
-
-        tasks.start_soon(run)
+    async with under_way(executor, attempt) as results:
         await _until_sleeping()
         attempt.grant.cores[:] = cores
         await executor.resize(attempt)
@@ -238,17 +194,13 @@ async def test_a_resize_reaches_a_running_step(executor: SandboxExecutor, settin
 
 
 async def _until_sleeping() -> None:
-    with anyio.fail_after(ANSWER_SECONDS):
-        while not any("1000" in line for _, line in running_commands()):  # noqa: ASYNC110 - no event of ours
-            await anyio.sleep(0.01)
+    await until(lambda: any("1000" in line for _, line in running_commands()), every_s=0.01)
 
 
 async def test_long_output_goes_to_the_payload_store(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor)
     attempt = attempt_of(step("head -c 100000 /dev/zero"), sandbox_id=sandbox_id)
-    result = await executor.run(attempt)
-    assert isinstance(result, Completed)
-    stdout = result.succeeded.env_step.stdout
+    stdout = expect(Completed, await executor.run(attempt)).succeeded.env_step.stdout
     assert stdout.reference.size == 100_000
     assert isinstance(attempt.payloads, MemoryPayloads)
     assert attempt.payloads.stored[stdout.reference.sha256] == bytes(100_000)
@@ -299,8 +251,7 @@ async def test_only_the_text_of_a_command_is_the_models_fault(
 
 
 async def test_a_reset_with_a_bad_file_is_the_environments_fault(executor: SandboxExecutor) -> None:
-    result = await executor.run(attempt_of(reset(inline_file("..", b""))))
-    assert failure(result) == ("ENV", "bad_path")
+    assert failure(await executor.run(attempt_of(reset(inline_file("..", b""))))) == ("ENV", "bad_path")
     assert executor.sandboxes() == []
 
 
@@ -322,14 +273,14 @@ async def test_a_suite_is_scored_by_its_report(executor: SandboxExecutor) -> Non
     script = f"echo '{JUNIT}' > {{report}}; echo units {{units}}; exit 1"
     sandbox_id = await make(executor, reset(set_up="touch own"))
     inside = suite(f"test -e own && {script}", in_sandbox=True)
-    result = await executor.run(attempt_of(inside, sandbox_id=sandbox_id, cores=[min(os.sched_getaffinity(0))]))
-    assert isinstance(result, Completed)
+    result = expect(
+        Completed, await executor.run(attempt_of(inside, sandbox_id=sandbox_id, cores=[min(os.sched_getaffinity(0))]))
+    )
     reward = result.succeeded.reward
     assert (reward.score, reward.passed, reward.total) == (0.75, 3, 4)
     assert reward.command.stdout.inline == b"units 1\n"
     outside = suite(f"test ! -e own && cat sent && {script}", inline_file("sent", b"sent "))
-    result = await executor.run(attempt_of(outside))
-    assert isinstance(result, Completed)
+    result = expect(Completed, await executor.run(attempt_of(outside)))
     assert result.succeeded.reward.score == 0.75
     assert result.succeeded.reward.command.stdout.inline == b"sent units 1\n"
     assert len(executor.sandboxes()) == 1
@@ -369,9 +320,7 @@ async def test_the_stateless_executor_scores_fresh_suites_only(settings: Sandbox
     executor = build_test_suite_executor(settings)
     try:
         assert [service.name for service in executor.services()] == ["test-suite"]
-        result = await executor.run(attempt_of(suite("true")))
-        assert isinstance(result, Completed)
-        assert result.succeeded.reward.score == 1.0
+        assert (await completed(executor, suite("true"))).reward.score == 1.0
         for action in (suite("true", in_sandbox=True), reset(), step("true")):
             assert failure(await executor.run(attempt_of(action))) == ("INFRA", "unsupported_action")
         assert executor.sandboxes() == []

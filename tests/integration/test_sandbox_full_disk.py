@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 
+from tests.support.executor_runs import completed
+from tests.support.expected import expect
 from tests.support.sandbox_attempts import attempt_of, reset, step
 from tests.support.sandboxes import Variant, settings_for, tells, variants
 
@@ -24,26 +24,18 @@ NEEDS_MEMORY = "text=$(head -c 4000000 /dev/zero | tr '\\0' a)"
 FILL = "head -c 200000000 /dev/zero > fill"
 
 
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.DOCKER), ids=str)
+@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.DOCKER, others_by_night=True), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     return settings_for(variant, tmp_path)
-
-
-@pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
 
 
 async def run(executor: SandboxExecutor, script: str, *, disk_mib: int = 0, session: str = "") -> AttemptResult:
     """Runs an env_reset that must succeed, and a step in its sandbox."""
     action, filling = reset(), step(script)
     action.env_reset.disk_mib, filling.env_step.session = disk_mib, session
-    made = await executor.run(attempt_of(action, resources={"memory": MEMORY_MIB}))
-    assert isinstance(made, Completed), made
-    return await executor.run(attempt_of(filling, sandbox_id=made.succeeded.env_reset.sandbox_id))
+    made = await completed(executor, action, resources={"memory": MEMORY_MIB})
+    return await executor.run(attempt_of(filling, sandbox_id=made.env_reset.sandbox_id))
 
 
 def assert_out_of_memory(result: AttemptResult) -> None:
@@ -62,8 +54,7 @@ def assert_killed_for_memory(result: AttemptResult, *, told: bool) -> None:
 
 
 async def test_the_disk_is_full_before_the_memory_is(executor: SandboxExecutor) -> None:
-    result = await run(executor, f"{FILL}; echo ended with $?; rm fill; echo alive")
-    assert isinstance(result, Completed), result
+    result = expect(Completed, await run(executor, f"{FILL}; echo ended with $?; rm fill; echo alive"))
     assert result.succeeded.env_step.stdout.inline == b"ended with 1\nalive\n"
     assert b"No space left" in result.succeeded.env_step.stderr.inline
 

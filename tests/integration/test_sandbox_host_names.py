@@ -18,6 +18,8 @@ from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.executor_runs import completed
+from tests.support.expected import expect
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, reset, step
 from tests.support.sandboxes import Variant, settings_for
@@ -77,11 +79,9 @@ async def test_a_sandbox_knows_localhost_and_its_own_name(tmp_path: Path, name: 
         action = reset(set_up="echo made >/made")
         action.env_reset.image = "own"
         action.env_reset.network.extend(network)
-        made = await executor.run(attempt_of(action, resources={"memory": 64}))
-        assert isinstance(made, Completed), made
-        assert made.succeeded.env_reset.set_up_reused == reused
-        result = await executor.run(attempt_of(step(laid), sandbox_id=made.succeeded.env_reset.sandbox_id))
-        assert isinstance(result, Completed), result
+        made = await completed(executor, action, resources={"memory": 64})
+        assert made.env_reset.set_up_reused == reused
+        result = expect(Completed, await executor.run(attempt_of(step(laid), sandbox_id=made.env_reset.sandbox_id)))
         told = result.succeeded.env_step.stdout.inline.decode()
         assert told == (f"{hosts}sandbox 127.0.0.1 ::1\nsandbox\n" if hosts is not None else ""), result
     await executor.close()

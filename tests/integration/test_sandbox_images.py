@@ -8,24 +8,24 @@ import secrets
 import shutil
 import stat
 import tarfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import AttemptResult, Broken, Completed
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
-from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1 import action_pb2
 
+from tests.support.executor_runs import completed, failure, make, printed, running_executor
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
-from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, settings_for, variants
+from tests.support.sandboxes import DOCKER_IMAGE, Variant, settings_for, variants
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -68,56 +68,23 @@ def settings(store: Path, tmp_path: Path) -> SandboxSettings:
     )
 
 
-@asynccontextmanager
-async def running(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    executor = build_sandbox_executor(settings)
-    try:
-        yield executor
-    finally:
-        await executor.close()
-
-
-@pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    async with running(settings) as built:
-        yield built
-
-
 def with_image(image: str, set_up: str | None = None, trajectory: str = "trajectory") -> action_pb2.ActionSpec:
     action = reset(set_up=set_up, trajectory=trajectory)
     action.env_reset.image = image
     return action
 
 
-async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec) -> str:
-    result = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
-
-
-async def run(executor: SandboxExecutor, sandbox_id: str, script: str, trajectory: str = "trajectory") -> str:
-    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    done = result.succeeded.env_step
-    assert done.exit_code == 0, done.stderr.inline
-    return done.stdout.inline.decode()
-
-
-def failure(result: AttemptResult) -> tuple[str, str]:
-    assert isinstance(result, Broken), result
-    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
-
-
 @pytest.mark.parametrize("image", ["tiny", "packed"])
 async def test_all_of_an_image_can_be_written_by_its_root(executor: SandboxExecutor, image: str) -> None:
     if image == "tiny" and os.geteuid() == 0:
-        assert (await run(executor, await make(executor, with_image(image)), "id -u")) == "0\n"
+        assert (await printed(executor, await make(executor, with_image(image)), "id -u")) == "0\n"
     sandbox_id = await make(executor, with_image(image))
-    assert await run(executor, sandbox_id, "cat /etc/image-name; id -u; pwd") == "tiny\n0\n/work\n"
+    assert await printed(executor, sandbox_id, "cat /etc/image-name; id -u; pwd") == "tiny\n0\n/work\n"
     script = "rm /bin/wc; mkdir /opt/new; mv /etc/passwd /opt/new; echo x > /bin/y; echo z > /etc/image-name"
-    await run(executor, sandbox_id, script)
+    await printed(executor, sandbox_id, script)
     assert (
-        await run(executor, sandbox_id, "ls /opt/new; cat /etc/image-name; ! ls /bin/wc 2>/dev/null") == "passwd\nz\n"
+        await printed(executor, sandbox_id, "ls /opt/new; cat /etc/image-name; ! ls /bin/wc 2>/dev/null")
+        == "passwd\nz\n"
     )
 
 
@@ -142,8 +109,7 @@ async def test_commands_run_as_a_user_of_the_image(executor: SandboxExecutor, us
         # The second one begins with the kept set-up.
         sandbox_id = await make(executor, action)
         script = 'echo "$(id -u) $(id -g) $USER $HOME"; cat /opt/made; echo mine >>/opt/made; stat -c %u /opt/made'
-        told = await run(executor, sandbox_id, script)
-        assert told == f"{said}\nset up\n{said.split(maxsplit=1)[0]}\n"
+        assert await printed(executor, sandbox_id, script) == f"{said}\nset up\n{said.split(maxsplit=1)[0]}\n"
 
 
 @pytest.mark.parametrize(
@@ -152,8 +118,7 @@ async def test_commands_run_as_a_user_of_the_image(executor: SandboxExecutor, us
 async def test_a_user_whom_the_image_lacks_is_refused(executor: SandboxExecutor, user: str) -> None:
     action = with_image("packed")
     action.env_reset.defaults.user = user
-    refused = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert failure(refused) == ("ENV", "user_refused")
+    assert failure(await executor.run(attempt_of(action, resources={"memory": 256}))) == ("ENV", "user_refused")
 
 
 async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, store: Path) -> None:
@@ -163,9 +128,9 @@ async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, 
     before = content()
     first = await make(executor, with_image("tiny", trajectory="one"))
     second = await make(executor, with_image("tiny", trajectory="two"))
-    await run(executor, first, "rm -r /etc /opt; mkdir /etc; echo mine > /etc/image-name", "one")
-    assert await run(executor, first, "ls /etc", "one") == "image-name\n"
-    assert await run(executor, second, "cat /etc/image-name; ls /opt/old", "two") == "tiny\nbelow\n"
+    await printed(executor, first, "rm -r /etc /opt; mkdir /etc; echo mine > /etc/image-name", "one")
+    assert await printed(executor, first, "ls /etc", "one") == "image-name\n"
+    assert await printed(executor, second, "cat /etc/image-name; ls /opt/old", "two") == "tiny\nbelow\n"
     assert content() == before
     assert (store / "tiny/etc/image-name").read_text() == "tiny\n"
 
@@ -173,7 +138,7 @@ async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, 
 async def test_layers_delete_and_hide_what_is_below(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor, with_image("stack"))
     script = "cat /etc/image-name; ls /etc /opt/old; echo changed > /opt/old/above; cat /opt/old/above"
-    assert await run(executor, sandbox_id, script) == (
+    assert await printed(executor, sandbox_id, script) == (
         "stack\n/etc:\ngroup\nhostname\nhosts\nimage-name\n\n/opt/old:\nabove\nchanged\n"
     )
 
@@ -184,9 +149,8 @@ async def test_an_image_may_have_a_hundred_layers(settings: SandboxSettings, sto
     for number in range(99):
         (images / f"layer{number}" / "opt" / "layers" / str(number)).mkdir(parents=True)
     (images / "tall.layers").write_text("".join(f"{name}\n" for name in ("base", *(f"layer{n}" for n in range(99)))))
-    async with running(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
-        sandbox_id = await make(executor, with_image("tall"))
-        assert await run(executor, sandbox_id, "ls /opt/layers | wc -l") == "99\n"
+    async with running_executor(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
+        assert await printed(executor, await make(executor, with_image("tall")), "ls /opt/layers | wc -l") == "99\n"
 
 
 async def test_files_and_set_up_happen_in_the_image(executor: SandboxExecutor) -> None:
@@ -194,11 +158,9 @@ async def test_files_and_set_up_happen_in_the_image(executor: SandboxExecutor) -
     action.env_reset.files.append(inline_file("given", b"file\n"))
     for trajectory, reused in (("one", False), ("two", True)):
         action.trajectory_id = trajectory
-        result = await executor.run(attempt_of(action, resources={"memory": 256}))
-        assert isinstance(result, Completed), result
-        made = result.succeeded.env_reset
+        made = (await completed(executor, action, resources={"memory": 256})).env_reset
         assert (made.set_up.stdout.inline, made.set_up_reused) == (b"said\n", reused)
-        assert await run(executor, made.sandbox_id, "cat /etc/given /work/given", trajectory) == "file\nfile\n"
+        assert await printed(executor, made.sandbox_id, "cat /etc/given /work/given", trajectory) == "file\nfile\n"
 
 
 async def test_the_image_has_no_privileges_and_sees_no_host(
@@ -214,7 +176,7 @@ async def test_the_image_has_no_privileges_and_sees_no_host(
         "chmod 777 /run/callsheet/usr/bin 2>/dev/null && echo chmod",
         "(echo x > /dev/sda) 2>/dev/null && echo dev",
     )
-    assert await run(executor, sandbox_id, "; ".join(attacks) + "; true") == "755\n"
+    assert await printed(executor, sandbox_id, "; ".join(attacks) + "; true") == "755\n"
 
 
 async def test_a_full_disk_stops_at_the_size(executor: SandboxExecutor) -> None:
@@ -222,9 +184,9 @@ async def test_a_full_disk_stops_at_the_size(executor: SandboxExecutor) -> None:
     action.env_reset.disk_mib = 8
     sandbox_id = await make(executor, action)
     script = "head -c 100000000 /dev/zero > /etc/big; for i in 1 2 3; do :; done; wc -c < /etc/big"
-    assert int(await run(executor, sandbox_id, script)) <= 8 << 20
+    assert int(await printed(executor, sandbox_id, script)) <= 8 << 20
     many = "i=0; while mkdir /work/$i 2>/dev/null; do i=$((i+1)); done; [ $i -lt 5000 ] && rm -r /work/*; echo $i"
-    assert int(await run(executor, sandbox_id, many)) < 5000
+    assert int(await printed(executor, sandbox_id, many)) < 5000
 
 
 @pytest.mark.parametrize("link", ["run", "dev", "proc", "tmp", "work"])
@@ -237,22 +199,21 @@ async def test_links_in_the_place_of_mount_points_lead_nowhere(
     shutil.copytree(store / "tiny", images / "linked", symlinks=True)
     shutil.rmtree(images / "linked" / link, ignore_errors=True)
     (images / "linked" / link).symlink_to(outside)
-    async with running(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
+    async with running_executor(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
         sandbox_id = await make(executor, with_image("linked"))
-        assert await run(executor, sandbox_id, f"stat -c %F /{link}; touch /tmp/a /work/b") == "directory\n"
+        assert await printed(executor, sandbox_id, f"stat -c %F /{link}; touch /tmp/a /work/b") == "directory\n"
     assert list(outside.iterdir()) == []
 
 
 async def test_an_image_that_is_not_here_is_tried_elsewhere(executor: SandboxExecutor) -> None:
-    result = await executor.run(attempt_of(with_image("missing")))
-    assert failure(result) == ("INFRA", "image_unavailable")
+    assert failure(await executor.run(attempt_of(with_image("missing")))) == ("INFRA", "image_unavailable")
 
 
 async def test_a_broken_archive_is_no_image(settings: SandboxSettings, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     (images / "broken.tar").write_bytes(b"no archive" * 1000)
-    async with running(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
+    async with running_executor(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
         assert failure(await executor.run(attempt_of(with_image("broken")))) == ("INFRA", "image_unavailable")
     assert list((settings.data_directory / "layers" / settings.manager_id).iterdir()) == []
 
@@ -288,11 +249,11 @@ async def test_an_archive_is_unpacked_once_even_over_a_restart(settings: Sandbox
             for number in range(8):
                 tasks.start_soon(make, executor, with_image("packed", trajectory=str(number)))
 
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await storm(executor)
     made = {path: path.stat().st_ino for path in layers.iterdir()}
     assert len(made) == 1
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await storm(executor)
         assert {path: path.stat().st_ino for path in layers.iterdir()} == made
         assert {service.name: service.setup_s for service in executor.services()}["sandbox:packed"] == 0
@@ -303,14 +264,14 @@ async def test_nothing_stays_mounted(settings: SandboxSettings) -> None:
         return Path("/proc/self/mountinfo").read_text().splitlines()
 
     before = mounts()
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await make(executor, with_image("packed"))
         assert mounts() == before, "overlays are in a namespace of the sandbox's own"
     assert mounts() == before
 
 
 async def test_layers_belong_to_the_manager_alone(settings: SandboxSettings) -> None:
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         await make(executor, with_image("packed", set_up="cat /bin/id > /bin/mine; chmod 6777 /bin/mine"))
     layers = settings.data_directory / "layers" / settings.manager_id
     assert stat.S_IMODE(layers.stat().st_mode) == 0o700
@@ -322,22 +283,20 @@ async def test_layers_belong_to_the_manager_alone(settings: SandboxSettings) -> 
 @pytest.mark.parametrize("variant", variants(Isolation.NONE), ids=str)
 async def test_without_namespaces_there_are_no_images(variant: Variant, store: Path, tmp_path: Path) -> None:
     settings = replace(settings_for(variant, tmp_path), provisioning=ProvisioningSettings(images=store))
-    async with running(settings) as executor:
+    async with running_executor(settings) as executor:
         assert [service.name for service in executor.services()] == ["sandbox", "test-suite"]
         assert failure(await executor.run(attempt_of(with_image("tiny")))) == ("INFRA", "image_unavailable")
 
 
 @pytest.mark.parametrize("variant", variants(Isolation.DOCKER), ids=str)
 async def test_a_docker_engine_has_images_of_its_own(variant: Variant, tmp_path: Path) -> None:
-    async with running(settings_for(variant, tmp_path)) as executor:
+    async with running_executor(settings_for(variant, tmp_path)) as executor:
         assert f"sandbox:{DOCKER_IMAGE}" in [service.name for service in executor.services()]
         for reused in (False, True):
             action = with_image(DOCKER_IMAGE, set_up="echo x > file; echo y > /tmp/other")
-            result = await executor.run(attempt_of(action, resources={"memory": 256}))
-            assert isinstance(result, Completed), result
-            made = result.succeeded.env_reset
+            made = (await completed(executor, action, resources={"memory": 256})).env_reset
             assert made.set_up_reused == reused
-            assert await run(executor, made.sandbox_id, "cat file /tmp/other") == "x\ny\n"
+            assert await printed(executor, made.sandbox_id, "cat file /tmp/other") == "x\ny\n"
         assert failure(await executor.run(attempt_of(with_image("missing:v1")))) == ("INFRA", "image_unavailable")
 
 
@@ -380,18 +339,16 @@ async def test_sandboxes_are_of_the_image_that_a_tag_names_now(
             provisioning=ProvisioningSettings(warm_memory_mib=1024),
         )
         image = "" if is_default else name
-        async with running(settings) as executor, anyio.create_task_group() as tasks:
+        async with running_executor(settings) as executor, anyio.create_task_group() as tasks:
             tasks.start_soon(executor.serve)
             for build in range(2):
                 set_up = await make(executor, with_image(image, set_up="echo $BUILD > build", trajectory=f"a{build}"))
-                assert await run(executor, set_up, "cat build", f"a{build}") == f"{build}\n"
+                assert await printed(executor, set_up, "cat build", f"a{build}") == f"{build}\n"
                 for number in range(3):
                     trajectory = f"b{build}-{number}"
                     plain = await make(executor, with_image(image, trajectory=trajectory))
-                    assert await run(executor, plain, "echo $BUILD", trajectory) == f"{build}\n"
-                with anyio.fail_after(ANSWER_SECONDS):
-                    while not executor.provisioner.pool.ready:  # noqa: ASYNC110 - filled in the background
-                        await anyio.sleep(0.01)
+                    assert await printed(executor, plain, "echo $BUILD", trajectory) == f"{build}\n"
+                await until(lambda: executor.provisioner.pool.ready, every_s=0.01)
                 change()
             tasks.cancel_scope.cancel()
 
@@ -412,10 +369,9 @@ async def test_a_reward_runs_in_a_new_sandbox_with_an_image(executor: SandboxExe
     reward.reward.test_suite.image = image
     reward.reward.test_suite.where = action_pb2.REWARD_PLACE_FRESH
     for _ in range(2):
-        result = await executor.run(attempt_of(reward, resources={"memory": 256}))
-        assert isinstance(result, Completed), result
-        assert result.succeeded.reward.score == 1.0
-        assert result.succeeded.reward.command.stdout.inline == (b"below\n" if image == "packed" else b"above\n")
+        result = await completed(executor, reward, resources={"memory": 256})
+        assert result.reward.score == 1.0
+        assert result.reward.command.stdout.inline == (b"below\n" if image == "packed" else b"above\n")
     assert executor.sandboxes() == []
 
 
@@ -430,12 +386,9 @@ async def test_an_image_is_worked_in_by_absolute_paths(executor: SandboxExecutor
     action.env_reset.files.append(inline_file("given", b"given "))
     action.env_reset.defaults.CopyFrom(action_pb2.CommandDefaults(working_directory="/testbed/src", user="root"))
     sandbox_id = await make(executor, action)
-    assert await run(executor, sandbox_id, "pwd; cat made /testbed/src/given") == "/testbed/src\ngiven given "
+    assert await printed(executor, sandbox_id, "pwd; cat made /testbed/src/given") == "/testbed/src\ngiven given "
     into = step("cat /etc/made", inline_file("/etc/made", b"written"))
     into.env_step.download.extend(["made", "/etc/made"])
-    result = await executor.run(attempt_of(into, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    assert [each.content.inline for each in result.succeeded.env_step.downloads] == [b"given ", b"written"]
-    again = await executor.run(attempt_of(action, resources={"memory": 256}))
-    assert isinstance(again, Completed)
-    assert again.succeeded.env_reset.set_up_reused
+    result = await completed(executor, into, sandbox_id=sandbox_id)
+    assert [each.content.inline for each in result.env_step.downloads] == [b"given ", b"written"]
+    assert (await completed(executor, action, resources={"memory": 256})).env_reset.set_up_reused

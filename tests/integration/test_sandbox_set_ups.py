@@ -10,13 +10,14 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.set_ups import set_up_name
 
+from tests.support.executor_runs import failure, printed, running_executor
+from tests.support.expected import expect
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
 from tests.support.sandboxes import (
     ANSWER_SECONDS,
@@ -26,6 +27,7 @@ from tests.support.sandboxes import (
     variants,
     wake_sleepers,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,17 +43,8 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
 @asynccontextmanager
 async def running(settings: SandboxSettings, **provisioning: int) -> AsyncIterator[SandboxExecutor]:
     changed = replace(settings, provisioning=replace(ProvisioningSettings(), **provisioning))  # type: ignore[arg-type]
-    executor = build_sandbox_executor(changed)
-    try:
+    async with running_executor(changed) as executor:
         yield executor
-    finally:
-        await executor.close()
-
-
-@pytest.fixture
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    async with running(settings) as built:
-        yield built
 
 
 def attempt_at(set_up: str, trajectory: str, memory: int = 64, *, repeat: bool = False) -> Attempt:
@@ -62,15 +55,7 @@ def attempt_at(set_up: str, trajectory: str, memory: int = 64, *, repeat: bool =
 
 
 async def make(executor: SandboxExecutor, attempt: Attempt) -> outcome_pb2.EnvResetResult:
-    result = await executor.run(attempt)
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset
-
-
-async def run(executor: SandboxExecutor, sandbox_id: str, script: str, trajectory: str) -> str:
-    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_step.stdout.inline.decode()
+    return expect(Completed, await executor.run(attempt)).succeeded.env_reset
 
 
 async def storm(executor: SandboxExecutor, set_up: str, count: int, memory: int = 64) -> list[AttemptResult]:
@@ -84,11 +69,6 @@ async def storm(executor: SandboxExecutor, set_up: str, count: int, memory: int 
         for number in range(count):
             tasks.start_soon(one, number)
     return [results[number] for number in range(count)]
-
-
-def failure(result: AttemptResult) -> tuple[str, str]:
-    assert isinstance(result, Broken), result
-    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
 
 
 def kept_set_ups(executor: SandboxExecutor) -> dict[str, float]:
@@ -109,9 +89,11 @@ async def test_a_storm_of_resets_sets_up_once(executor: SandboxExecutor) -> None
     assert [one.set_up_reused for one in made].count(False) == 1
     assert {one.set_up.stdout.inline for one in made} == {b"given\n"}
     assert len({one.sandbox_id for one in made}) == STORM
-    drawn = [await run(executor, one.sandbox_id, "cat drawn", str(number)) for number, one in enumerate(made[:10])]
+    drawn = [await printed(executor, one.sandbox_id, "cat drawn", str(number)) for number, one in enumerate(made[:10])]
     assert len(set(drawn)) == 1
-    seen = await run(executor, made[-1].sandbox_id, "cat given; stat -c %a deep/er; readlink deep/link", str(STORM - 1))
+    seen = await printed(
+        executor, made[-1].sandbox_id, "cat given; stat -c %a deep/er; readlink deep/link", str(STORM - 1)
+    )
     assert seen == "given\n500\n/nowhere\n"
 
 
@@ -119,13 +101,13 @@ async def test_what_one_changes_the_next_does_not_see(executor: SandboxExecutor)
     for trajectory in ("one", "two", "three"):
         made = await make(executor, attempt_at("echo a > kept; echo b > also", trajectory))
         script = "rm also; echo c >> kept; ls; cat kept"
-        assert await run(executor, made.sandbox_id, script, trajectory) == "given\nkept\na\nc\n"
+        assert await printed(executor, made.sandbox_id, script, trajectory) == "given\nkept\na\nc\n"
 
 
 async def test_temporary_files_of_a_set_up_are_kept(executor: SandboxExecutor) -> None:
     for trajectory in ("one", "two"):
         made = await make(executor, attempt_at("echo n > ~/note; echo t > $TMPDIR/t", trajectory))
-        assert await run(executor, made.sandbox_id, "cat ~/note $TMPDIR/t", trajectory) == "n\nt\n"
+        assert await printed(executor, made.sandbox_id, "cat ~/note $TMPDIR/t", trajectory) == "n\nt\n"
 
 
 async def test_set_ups_survive_a_restart_of_the_manager(settings: SandboxSettings) -> None:
@@ -153,7 +135,7 @@ async def test_a_set_up_that_leaves_processes_is_run_each_time(executor: Sandbox
         made = result.succeeded.env_reset
         assert not made.set_up_reused
         grows = "a=$(wc -l < ticks); until test $(wc -l < ticks) -gt $a; do :; done; echo grew"
-        assert await run(executor, made.sandbox_id, grows, str(number)) == "grew\n"
+        assert await printed(executor, made.sandbox_id, grows, str(number)) == "grew\n"
 
 
 async def test_what_is_too_large_to_keep_is_run_each_time(settings: SandboxSettings) -> None:
@@ -161,7 +143,7 @@ async def test_what_is_too_large_to_keep_is_run_each_time(settings: SandboxSetti
         for trajectory in ("one", "two"):
             made = await make(executor, attempt_at("head -c 3000000 /dev/urandom > big", trajectory))
             assert not made.set_up_reused
-            assert await run(executor, made.sandbox_id, "wc -c < big", trajectory) == "3000000\n"
+            assert await printed(executor, made.sandbox_id, "wc -c < big", trajectory) == "3000000\n"
 
 
 async def test_a_failing_set_up_fails_once_for_all_that_wait(executor: SandboxExecutor, tmp_path: Path) -> None:
@@ -209,9 +191,7 @@ async def test_when_the_first_is_stopped_the_next_sets_up(executor: SandboxExecu
 async def two_ready(executor: SandboxExecutor) -> set[str]:
     """Waits until two sandboxes or more are ready; returns the ids."""
     pool = executor.provisioner.pool
-    with anyio.fail_after(ANSWER_SECONDS):
-        while pool.ready < 2:  # noqa: ASYNC110 - the pool is filled in the background
-            await anyio.sleep(0.01)
+    await until(lambda: pool.ready >= 2, every_s=0.01)
     return {sandbox.spec.sandbox_id for shelf in pool._shelves.values() for sandbox in shelf.sandboxes}
 
 
@@ -221,13 +201,11 @@ async def test_ready_sandboxes_are_taken_and_made_again(settings: SandboxSetting
         await storm(executor, "echo ready > file", 3)
         ready = await two_ready(executor)
         made = await make(executor, attempt_at("echo ready > file", "next"))
-        assert await run(executor, made.sandbox_id, "cat given file", "next") == "given\nready\n"
+        assert await printed(executor, made.sandbox_id, "cat given file", "next") == "given\nready\n"
         assert made.sandbox_id in ready
         cores = sorted(settings.cores)[:1]
         attempt = attempt_of(step("nproc", trajectory="next"), sandbox_id=made.sandbox_id, cores=cores)
-        result = await executor.run(attempt)
-        assert isinstance(result, Completed)
-        assert result.succeeded.env_step.stdout.inline == b"1\n"
+        assert expect(Completed, await executor.run(attempt)).succeeded.env_step.stdout.inline == b"1\n"
         tasks.cancel_scope.cancel()
 
 
@@ -242,7 +220,7 @@ async def test_a_reset_with_files_takes_a_ready_sandbox(settings: SandboxSetting
         ready = await two_ready(executor)
         made = await make(executor, asked("next"))
         assert made.sandbox_id in ready
-        assert await run(executor, made.sandbox_id, "ls", "next") == "given\n"
+        assert await printed(executor, made.sandbox_id, "ls", "next") == "given\n"
         tasks.cancel_scope.cancel()
 
 

@@ -31,6 +31,7 @@ from callsheet.client import (
 from callsheet.deploy.stack import Stack
 from callsheet.managers.sandbox.commands.env_step import LONGEST_CHUNK
 
+from tests.support.expected import expect
 from tests.support.real_sandboxes import sandbox_stack
 
 pytestmark = pytest.mark.anyio
@@ -82,8 +83,9 @@ async def test_a_timeout_keeps_the_shell(trajectory: Trajectory) -> None:
     partial: CommandResult | None = None
     # On a busy machine a second may be over before the step has begun.
     for limit_s in (1.0, 5.0, 25.0):
-        outcome = await trajectory.env_step(endless, session="main", timeouts=Timeouts(start_to_close_s=limit_s))
-        assert isinstance(outcome, Failed)
+        outcome = expect(
+            Failed, await trajectory.env_step(endless, session="main", timeouts=Timeouts(start_to_close_s=limit_s))
+        )
         assert outcome.kind is FailureKind.TIMEOUT
         assert outcome.usage.cost.held["cpu"] >= limit_s
         partial = outcome.partial
@@ -197,7 +199,6 @@ async def test_the_blocking_client_hears_output_too(stack: Stack) -> None:
             trajectory.env_reset(service="sandbox")
             handle = trajectory.submit(EnvStep(Command.shell("echo one; sleep 0.2; echo two"), stream_output=True))
             heard = b"".join(chunk.content for chunk in handle.output())
-            stepped = trajectory.env_step(Command.shell("echo three"), session="main")
-            return heard, result(stepped).stdout
+            return heard, result(trajectory.env_step(Command.shell("echo three"), session="main")).stdout
 
     assert await anyio.to_thread.run_sync(listen) == (b"one\ntwo\n", b"three\n")

@@ -15,6 +15,8 @@ from callsheet.environments import EpisodePolicy, EpisodeTask, Message, Observat
 from callsheet.environments.seats import FilledSeat, ReplacementBudget, Seat, SeatSettings, fill_seat, fill_seats
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.expected import present
+from tests.support.waiting import until_so
 from tests.support.word_environment import SayingPolicy, WordEnvironment, WordTasks
 
 pytestmark = pytest.mark.anyio
@@ -116,9 +118,7 @@ async def test_a_spare_trajectory_whose_group_has_its_quorum_does_nothing(addres
                 await fill_seat(job, TASKS, seat, saying, ReplacementBudget(4), settings=settings) for seat in late
             ]
     assert [each.record.score.value for each in found if each.record.score] == [1.0] * 2
-    failure = found[-1].record.failure
-    assert failure is not None
-    assert failure.kind is FailureKind.CANCELLED
+    assert present(found[-1].record.failure).kind is FailureKind.CANCELLED
 
 
 class OneIsLostLate(WordTasks):
@@ -133,8 +133,7 @@ class LateLosingEnvironment(WordEnvironment):
 
     async def step(self, trajectory: Trajectory, reply: Message) -> Observation:
         if trajectory.trajectory_id == "step-1/g/0":
-            while (await trajectory.status()).end is None:  # noqa: ASYNC110 - the scheduler does not tell by itself
-                await anyio.sleep(0.05)
+            await until_so(trajectory.status, lambda it: it.end is not None, every_s=0.05)
             lost: Failed[None] = Failed(FailureKind.INFRA)
             lost.unwrap()
         return await super().step(trajectory, reply)

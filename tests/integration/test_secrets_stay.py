@@ -98,11 +98,9 @@ async def look_from_a_sandbox(up: Up, image: str) -> str:
         job.trajectory(f"t{image}") as trajectory,
     ):
         assert isinstance(await trajectory.env_reset(image=image), Succeeded)
-        found = await trajectory.env_step(["sh", "-c", look])
-        assert isinstance(found, Succeeded), found
-        environment = await trajectory.env_step(["sh", "-c", "export"])
-        assert isinstance(environment, Succeeded)
-    return (found.value.stdout + found.value.stderr + environment.value.stdout).decode(errors="replace")
+        found = (await trajectory.env_step(["sh", "-c", look])).unwrap()
+        environment = (await trajectory.env_step(["sh", "-c", "export"])).unwrap()
+    return (found.stdout + found.stderr + environment.stdout).decode(errors="replace")
 
 
 def processes_of(up: Up) -> Iterator[tuple[str, str]]:

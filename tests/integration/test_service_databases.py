@@ -16,6 +16,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from redis import Redis
 
+from tests.support.expected import expect
 from tests.support.servers import PostgresServer, postgres_server, redis_server
 from tests.support.stack_processes import kill_and_wait, start
 
@@ -51,8 +52,7 @@ async def test_postgresql_and_redis_keep_what_was_acknowledged(
         await trajectory.open()
         assert isinstance(await trajectory.env_reset(service="noop", files=[SandboxFile("f", _CONTENT)]), Succeeded)
         step = EnvStep(Command.argv("true", "x"), files=[SandboxFile("g", _CONTENT[::-1])])
-        done = await trajectory.submit(step, action_id="done")
-        outcome = await done.outcome()
+        outcome = await (await trajectory.submit(step, action_id="done")).outcome()
         running = await trajectory.submit(step, action_id="running", expected_duration_s=1.0)
         waiting = await job.submit(ToolCall("elsewhere", "get"), action_id="waiting", unservable=Unservable.WAIT)
         for handle in (running, waiting):
@@ -63,12 +63,9 @@ async def test_postgresql_and_redis_keep_what_was_acknowledged(
 
         assert await admin.outcome("job", "done") == outcome
         assert await admin.outcome("job", "waiting") is None
-        finished = await running.outcome()
-        assert isinstance(finished, Succeeded)
-        assert finished.attempts == 1
+        assert expect(Succeeded, await running.outcome()).attempts == 1
         # Its payloads are still there: the same body attaches, without another upload.
-        again = await trajectory.submit(step, action_id="done")
-        assert await again.outcome() == outcome
+        assert await (await trajectory.submit(step, action_id="done")).outcome() == outcome
         assert (await admin.status()).epoch == 2
 
         with Redis.from_url(redis_url) as redis:

@@ -37,6 +37,7 @@ from callsheet.deploy.stack import Stack
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tests.support.expected import expect
 from tests.support.real_sandboxes import processes, sandbox_stack, until_state
 from tests.support.stack_processes import kill_and_wait, start, wait_ended
 from tests.support.waiting import until
@@ -95,8 +96,7 @@ async def test_a_cancel_kills_the_command_and_keeps_the_sandbox(job: Job) -> Non
         handle = await trajectory.submit(EnvStep(Command.shell(f"echo begun; {' '.join(command)}; echo ended")))
         await until(lambda: bool(processes(*command)))
         await handle.cancel("enough")
-        outcome = await handle.outcome()
-        assert isinstance(outcome, Cancelled), outcome
+        outcome = expect(Cancelled, await handle.outcome())
         assert outcome.reason == "enough"
         assert outcome.partial is not None
         assert outcome.partial.stdout == b"begun\n"
@@ -122,22 +122,21 @@ async def test_each_timeout_ends_what_it_is_for(stack: Stack, job: Job) -> None:
     async with job.trajectory("t") as trajectory:
         await trajectory.env_reset(service="sandbox")
         script = Command.shell(f"echo begun; {' '.join(command)}")
-        timed_out = await trajectory.env_step(script, timeouts=Timeouts(start_to_close_s=1.0))
-        assert isinstance(timed_out, Failed), timed_out
+        timed_out = expect(Failed, await trajectory.env_step(script, timeouts=Timeouts(start_to_close_s=1.0)))
         assert (timed_out.kind, timed_out.timeout) == (FailureKind.TIMEOUT, TimeoutKind.START_TO_CLOSE)
         assert timed_out.partial is not None
         # On a slow machine it may not have come to that within a second.
         assert timed_out.partial.stdout in {b"begun\n", b""}
         assert timed_out.attempts == 1
 
-        expired = await trajectory.env_step(script, timeouts=Timeouts(schedule_to_close_s=0.3))
-        assert isinstance(expired, Expired), expired
+        expired = expect(Expired, await trajectory.env_step(script, timeouts=Timeouts(schedule_to_close_s=0.3)))
         assert expired.timeout is TimeoutKind.SCHEDULE_TO_CLOSE
         await until(lambda: not processes(*command))
 
         running = await trajectory.submit(EnvStep(script))
-        waited = await trajectory.env_step(Command.argv("true"), timeouts=Timeouts(schedule_to_start_s=0.3))
-        assert isinstance(waited, Expired), waited
+        waited = expect(
+            Expired, await trajectory.env_step(Command.argv("true"), timeouts=Timeouts(schedule_to_start_s=0.3))
+        )
         assert (waited.timeout, waited.attempts) == (TimeoutKind.SCHEDULE_TO_START, 0)
         await running.cancel()
         await running.outcome()
@@ -147,8 +146,9 @@ async def test_each_timeout_ends_what_it_is_for(stack: Stack, job: Job) -> None:
 
 async def test_a_failed_set_up_is_the_environments_and_not_tried_again(job: Job) -> None:
     async with job.trajectory("t") as trajectory:
-        outcome = await trajectory.env_reset(service="sandbox", set_up=Command.shell("echo broken >&2; exit 3"))
-        assert isinstance(outcome, Failed)
+        outcome = expect(
+            Failed, await trajectory.env_reset(service="sandbox", set_up=Command.shell("echo broken >&2; exit 3"))
+        )
         assert (outcome.kind, outcome.reason, outcome.attempts) == (FailureKind.ENV, "set_up_failed", 1)
         assert outcome.partial is not None
         assert outcome.partial.set_up is not None
@@ -171,9 +171,7 @@ async def test_a_trajectory_too_stale_is_stopped_everywhere(stack: Stack, admin:
             async with job.trajectory("new") as new:
                 await new.env_reset(service="sandbox")
                 await job.publish(2)
-                outcome = await handle.outcome()
-                assert isinstance(outcome, Cancelled), outcome
-                assert "staleness" in outcome.reason
+                assert "staleness" in expect(Cancelled, await handle.outcome()).reason
                 await until(lambda: not processes(*command))
                 assert (await new.env_step(Command.argv("true"))).unwrap().exit_code == 0
                 (status,) = [found for found in (await admin.status()).jobs if found.job_id == "stale"]
@@ -194,8 +192,7 @@ async def test_a_command_outlives_a_restart_of_the_scheduler(stack: Stack, job: 
         await start(stack, Role.SCHEDULER)
         (napping,) = processes(*command)
         napping.kill()
-        outcome = await handle.outcome()
-        assert isinstance(outcome, Succeeded), outcome
+        outcome = expect(Succeeded, await handle.outcome())
         assert (outcome.value.stdout, outcome.attempts) == (b"ended\n", 1)
         assert (await trajectory.env_step(Command.argv("test", "-e", "pid"))).unwrap().exit_code == 0
         assert (await admin.status()).epoch == before + 1
@@ -205,8 +202,7 @@ async def test_a_command_outlives_a_restart_of_the_scheduler(stack: Stack, job: 
 
 async def test_a_drained_manager_leaves_once_its_attempts_are_over(stack: Stack, job: Job, admin: AdminClient) -> None:
     # It may not have come back yet from what the test before did to the scheduler.
-    slow = ToolCall("noop", "slow")
-    handle = await job.submit(slow, expected_duration_s=1.0, unservable=Unservable.WAIT)
+    handle = await job.submit(ToolCall("noop", "slow"), expected_duration_s=1.0, unservable=Unservable.WAIT)
     # A slow machine may look only after it is over.
     await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING, ActionState.SUCCEEDED)
     (manager,) = [found for found in (await admin.status()).managers if found.manager_id.endswith("noop")]
@@ -216,6 +212,4 @@ async def test_a_drained_manager_leaves_once_its_attempts_are_over(stack: Stack,
     await wait_ended(stack, Role.NOOP)
     # The stack leaves a drained manager away until it is asked for it.
     await start(stack, Role.NOOP)
-    outcome = await later.outcome()
-    assert isinstance(outcome, Succeeded)
-    assert outcome.attempts == 1
+    assert expect(Succeeded, await later.outcome()).attempts == 1

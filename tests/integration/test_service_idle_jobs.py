@@ -10,6 +10,7 @@ from callsheet.client import Client, NotFoundError
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 from tests.support.raw_service import ANSWER_S, running_service
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +23,7 @@ async def test_a_client_learns_why_its_idle_job_was_closed(tmp_path: Path) -> No
         async with running_service(settings) as service, Client(service.address) as client:
             other = await client.open_job("other")
             job = await client.open_job("job", idle_timeout_s=0.3)
-            while "job" in {each.job_id for each in await client.jobs()}:  # noqa: ASYNC110 - no event tells it
-                await anyio.sleep(_POLL_S)
+            await until_so(client.jobs, lambda it: "job" not in {each.job_id for each in it}, every_s=_POLL_S)
             with pytest.raises(NotFoundError, match="its job was idle for"):
                 await job.tool_call("any", "method")
             status = await other.status()

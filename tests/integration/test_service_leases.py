@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import grpc
 import grpc.aio
 import pytest
@@ -16,7 +15,9 @@ from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
 from tests.support.client_items import Item, after, key, spec, trajectory
 from tests.support.cutting_proxy import cutting_proxy
+from tests.support.expected import expect, present
 from tests.support.raw_service import ANSWER_S, RawService, refusal_of, running_noop, running_service
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 
@@ -39,17 +40,13 @@ async def service(tmp_path: Path) -> AsyncIterator[RawService]:
 
 async def job_status(service: RawService, job_id: str = "job") -> job_pb2.JobStatus:
     request = client_service_pb2.ListJobsRequest(job_id=job_id)
-    response = await service.client.ListJobs(request, timeout=ANSWER_S)
-    (status,) = response.jobs
+    (status,) = (await service.client.ListJobs(request, timeout=ANSWER_S)).jobs
     assert isinstance(status, job_pb2.JobStatus)
     return status
 
 
 async def until_expired(service: RawService, job_id: str = "job") -> job_pb2.JobStatus:
-    with anyio.fail_after(ANSWER_S):
-        while not (status := await job_status(service, job_id)).expired:  # noqa: ASYNC110 - no event tells it here
-            await anyio.sleep(POLL_S)
-    return status
+    return await until_so(lambda: job_status(service, job_id), lambda status: status.expired, every_s=POLL_S)
 
 
 def opened_job(job_id: str = "job", **fields: object) -> Item:
@@ -66,8 +63,7 @@ async def test_a_job_lives_as_long_as_its_session_and_a_grace(service: RawServic
     status = await until_expired(service)
     assert (status.sessions, status.open_trajectories) == (0, 0)
     assert 0 < status.closes_in.seconds <= 24 * 3600
-    late = await service.ask(spec(trajectory_id=""))
-    assert late is not None
+    late = present(await service.ask(spec(trajectory_id="")))
     assert (late.code, late.field) == (grpc.StatusCode.FAILED_PRECONDITION, "job_id")
     response = await service.admin.GetStatus(admin_service_pb2.GetStatusRequest(), timeout=ANSWER_S)
     assert [each.expired for each in response.jobs] == [True]
@@ -159,9 +155,10 @@ async def test_trajectories_are_listed_page_by_page(service: RawService) -> None
 
         async def page(**fields: object) -> client_service_pb2.ListTrajectoriesResponse:
             request = client_service_pb2.ListTrajectoriesRequest(job_id="job", **fields)  # type: ignore[arg-type]
-            response = await service.client.ListTrajectories(request, timeout=ANSWER_S)
-            assert isinstance(response, client_service_pb2.ListTrajectoriesResponse)
-            return response
+            return expect(
+                client_service_pb2.ListTrajectoriesResponse,
+                await service.client.ListTrajectories(request, timeout=ANSWER_S),
+            )
 
         names: list[str] = []
         more = True
@@ -176,23 +173,6 @@ async def test_trajectories_are_listed_page_by_page(service: RawService) -> None
         assert (closed.end, closed.reason) == (job_pb2.TRAJECTORY_END_ABANDONED, "not needed")
         (opened,) = (await page(trajectory_id="t0")).trajectories
         assert (opened.spec.group.on_infra, opened.spec.idle_timeout.seconds) == (job_pb2.ON_INFRA_REPLACE, 3600)
-
-
-async def test_groups_are_listed_with_what_became_of_their_members(service: RawService) -> None:
-    async with service.session() as session:
-        group = job_pb2.GroupSpec(group_id="g", size=3, quorum=1)
-        members = [trajectory(trajectory_id=name, group=group) for name in NAMES[:3]]
-        lost, done = (
-            client_service_pb2.CloseTrajectoryRequest(job_id="job", trajectory_id=name, end=end)
-            for name, end in (("t0", job_pb2.TRAJECTORY_END_LOST), ("t1", job_pb2.TRAJECTORY_END_COMPLETED))
-        )
-        assert await session.send(opened_job(), *members, Item(close_trajectory=lost)) == [None] * 5
-        request = client_service_pb2.ListGroupsRequest(job_id="job")
-        (listed,) = (await service.client.ListGroups(request, timeout=ANSWER_S)).groups
-        assert (list(listed.open), list(listed.lost), listed.has_quorum) == (["t1", "t2"], ["t0"], False)
-        assert await session.send(Item(close_trajectory=done)) == [None]
-        (listed,) = (await service.client.ListGroups(request, timeout=ANSWER_S)).groups
-        assert (list(listed.completed), list(listed.abandoned), listed.has_quorum) == (["t1"], ["t2"], True)
 
 
 async def test_what_is_not_there_cannot_be_listed(service: RawService) -> None:
@@ -212,12 +192,10 @@ async def test_what_is_not_there_cannot_be_listed(service: RawService) -> None:
             "group_id",
         ),
     ):
-        refused = await refusal_of(call)
-        assert refused is not None
+        refused = present(await refusal_of(call))
         assert (refused.code, refused.field) == (grpc.StatusCode.NOT_FOUND, field)
     many = client_service_pb2.ListGroupsRequest(job_id="job", page_size=10_001)
-    refused = await refusal_of(client.ListGroups(many, timeout=ANSWER_S))
-    assert refused is not None
+    refused = present(await refusal_of(client.ListGroups(many, timeout=ANSWER_S)))
     assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, "page_size")
 
 

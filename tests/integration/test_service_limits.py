@@ -26,6 +26,7 @@ from callsheet.v1 import (
 )
 
 from tests.support.client_items import Item, spec
+from tests.support.expected import present
 from tests.support.raw_service import (
     ANSWER_S,
     Refusal,
@@ -64,8 +65,7 @@ async def stream_refusal(call: Any) -> Refusal:
 async def test_large_actions_are_refused_once_their_bytes_are_too_many(tmp_path: Path) -> None:
     async with running_service(settings(tmp_path, max_open_bytes=5 * MIB)) as service:
         assert await service.ask(Item(open_job=job_pb2.JobSpec(job_id="job", detached=True))) is None
-        results = await service.stream(*(large(f"a{number}") for number in range(2)))
-        assert results == [None, None]
+        assert await service.stream(*(large(f"a{number}") for number in range(2))) == [None, None]
         (refused,) = await service.stream(large("a2"))
         assert refused == await service.ask(large("a3"))
         assert refused is not None
@@ -106,8 +106,7 @@ async def test_a_refused_submit_pins_no_payload(tmp_path: Path) -> None:
 
 async def test_a_full_payload_store_is_told_from_a_payload_that_is_too_large(tmp_path: Path) -> None:
     async with running_service(settings(tmp_path, max_stored_bytes=MIB)) as service, Client(service.address) as client:
-        job = await client.open_job("job")
-        trajectory = job.trajectory("t")
+        trajectory = (await client.open_job("job")).trajectory("t")
         await trajectory.open()
         with pytest.raises(QueueFullError, match="payload store is full") as caught:
             await trajectory.env_reset(files=[SandboxFile("f", bytes(2 * MIB))], unservable=Unservable.WAIT)
@@ -117,8 +116,7 @@ async def test_a_full_payload_store_is_told_from_a_payload_that_is_too_large(tmp
             for _ in range(3):
                 yield payload_service_pb2.PutPayloadRequest(chunk=bytes(MIB))
 
-        refused = await refusal_of(service.payloads.PutPayload(chunks(), timeout=ANSWER_S))
-        assert refused is not None
+        refused = present(await refusal_of(service.payloads.PutPayload(chunks(), timeout=ANSWER_S)))
         assert (refused.code, refused.field) == (FULL, "payload")
         assert [path async for path in anyio.Path(tmp_path / "payloads" / "incoming").iterdir()] == []
 
@@ -176,8 +174,7 @@ async def test_a_session_of_our_client_comes_back_when_there_is_room(tmp_path: P
         for number, session in enumerate((first, second)):
             await session.send(Item(open_job=job_pb2.JobSpec(job_id=f"other-{number}", detached=True)))
         tasks.start_soon(client.open_job, "job")
-        refusal = await stream_refusal(service.client.ClientSession(timeout=ANSWER_S))
-        assert refusal.field == "calls"
+        assert (await stream_refusal(service.client.ClientSession(timeout=ANSWER_S))).field == "calls"
         second.cancel()
         # The task group waits until it is open.
 
@@ -202,8 +199,7 @@ async def test_a_replaced_manager_stream_logs_one_line(tmp_path: Path, caplog: p
         assert await first.read() is not grpc.aio.EOF
         log.truncate(0)
         await second.write(registration())
-        refusal = await stream_refusal(first)
-        assert "another stream" in refusal.rule
+        assert "another stream" in (await stream_refusal(first)).rule
         assert await second.read() is not grpc.aio.EOF
         status = await service.admin.GetStatus(admin_service_pb2.GetStatusRequest(), timeout=ANSWER_S)
         assert [manager.connected for manager in status.managers] == [True]

@@ -18,6 +18,7 @@ from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 from tests.support.command_line import invoke
+from tests.support.expected import expect, present
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_noop, running_service
 
@@ -37,22 +38,18 @@ async def test_what_was_learned_is_told_and_survives_a_restart(tmp_path: Path) -
             before = await _expected(admin, waits.action_id)
             assert before.low_s < before.mean_s < before.high_s
             for _ in range(20):
-                outcome = await job.tool_call("noop", "x", label="search", unservable=Unservable.WAIT)
-                assert isinstance(outcome, Succeeded)
+                expect(Succeeded, await job.tool_call("noop", "x", label="search", unservable=Unservable.WAIT))
             with anyio.fail_after(60):
                 while (learned := await _expected(admin, waits.action_id)).mean_s >= 0.1 * before.mean_s:
                     await anyio.lowlevel.checkpoint()
             assert learned.high_s < before.high_s
         async with running_service(settings):
-            again = await _expected(admin, waits.action_id)
-            assert again.mean_s < 0.1 * before.mean_s
+            assert (await _expected(admin, waits.action_id)).mean_s < 0.1 * before.mean_s
         tasks.cancel_scope.cancel()
 
 
 async def _expected(admin: AdminClient, action_id: str) -> ExpectedRun:
-    expected = (await admin.explain("job", action_id)).expected
-    assert expected is not None
-    return expected
+    return present((await admin.explain("job", action_id)).expected)
 
 
 async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from callsheet.managers.attempt_runner import CLOCK_TOLERANCE_S
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.expected import expect
 from tests.support.real_sandboxes import until_state
 
 pytestmark = pytest.mark.anyio
@@ -64,8 +65,7 @@ async def test_commands_on_one_core_run_at_once(stack: Stack) -> None:
         busy = await long.submit(EnvStep(_BUSY), demand=_ONE)
         await until_state(admin, "job", busy.action_id, ActionState.RUNNING)
         # The core is granted already; a second command of one core runs beside it all the same.
-        done = await short.env_step(Command.shell("echo $((6 * 7))"), demand=_ONE)
-        assert isinstance(done, Succeeded)
+        done = expect(Succeeded, await short.env_step(Command.shell("echo $((6 * 7))"), demand=_ONE))
         assert done.value.stdout == b"42\n"
         assert (await admin.explain("job", busy.action_id)).state is ActionState.RUNNING
         await busy.cancel()

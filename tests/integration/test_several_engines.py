@@ -18,6 +18,7 @@ from tests.support.contract_http import running
 from tests.support.contract_sglang import ContractSGLang
 from tests.support.ports import free_port
 from tests.support.served_subjects import contract_engine
+from tests.support.waiting import until_so
 
 pytestmark = pytest.mark.anyio
 _WAIT_S = 100.0
@@ -50,8 +51,7 @@ async def test_each_server_is_an_engine_and_one_that_dies_leaves_the_other(tmp_p
                 Client(stack.address, _administrator(tmp_path)) as client,
                 AdminClient(stack.address, _administrator(tmp_path)) as admin,
             ):
-                while len(await _engines(admin)) < 2:  # noqa: ASYNC110 - the process is ready with the first of them
-                    await anyio.sleep(0.05)
+                await until_so(lambda: _engines(admin), lambda it: len(it) >= 2, every_s=0.05)
                 assert set(await _engines(admin)) == {"inference#0", "inference#1"}
                 async with await client.open_job("j") as job:
                     outcomes = [await job.generate([1, 2, 3], _SAMPLING) for _ in range(3)]
@@ -69,7 +69,6 @@ async def test_a_server_that_never_came_holds_nobody_up(tmp_path: Path) -> None:
         command += ["--scheduler", stack.address, "--url", server.url, "--url", f"http://127.0.0.1:{free_port()}"]
         with anyio.fail_after(_WAIT_S):
             async with AdminClient(stack.address) as admin, await anyio.open_process(command, stdout=None) as process:
-                while not await _engines(admin):  # noqa: ASYNC110 - a registration signals nothing here
-                    await anyio.sleep(0.05)
+                await until_so(lambda: _engines(admin), every_s=0.05)
                 process.terminate()
                 assert await process.wait() == 0

@@ -42,8 +42,7 @@ def test_the_page_works_from_nothing_when_it_is_typed_literally(tmp_path: Path) 
         block_until(partial(listens, port))
         running.enter_context(machine.running(sandbox))
         assert "hello from " in machine.run(submit)
-        environment = submit.splitlines(keepends=True)[0]
-        assert "sandbox" in machine.run(environment + status)
+        assert "sandbox" in machine.run(submit.splitlines(keepends=True)[0] + status)
         file = "--tokens /var/lib/callsheet/tokens.json"
         tokens_now = json.loads(machine.run(f"callsheet token list --json {file}"))["tokens"]
         (token,) = (each["token_id"] for each in tokens_now if each["subject"] == "my-job")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -24,13 +24,14 @@ from callsheet.managers.sandbox.process_tree import threads_below
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 
+from tests.support.executor_runs import completed
+from tests.support.expected import expect
 from tests.support.sandbox_attempts import attempt_of, reset, step, suite
 from tests.support.sandboxes import (
     Variant,
-    open_backend,
+    open_sandboxes,
     run,
     settings_for,
-    spec_for,
     until_sleepers_are,
     variants,
     wake_sleepers,
@@ -66,16 +67,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
 
 
 @asynccontextmanager
-async def _sandboxes(settings: SandboxSettings, *names: str) -> AsyncIterator[list[AgentSandbox]]:
-    async with open_backend(settings) as backend, AsyncExitStack() as exits:
-        made = []
-        for name in names:
-            made.append(await backend.create(spec_for(settings, name), lambda _: None))
-            exits.push_async_callback(made[-1].destroy)
-        yield made
-
-
-@asynccontextmanager
 async def _serving(settings: SandboxSettings) -> AsyncIterator[tuple[SandboxExecutor, TaskGroup]]:
     executor = build_sandbox_executor(settings)
     try:
@@ -100,9 +91,8 @@ async def _until_attained(more_s: float, *sandboxes: AgentSandbox) -> list[float
 
 
 async def _make(executor: SandboxExecutor, trajectory: str) -> str:
-    result = await executor.run(attempt_of(reset(trajectory=trajectory), resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    result = await completed(executor, reset(trajectory=trajectory), resources={"memory": 256})
+    return result.env_reset.sandbox_id
 
 
 class _Step:
@@ -150,7 +140,7 @@ async def _step(
 
 
 async def test_a_demoted_busy_loop_yields_to_one_in_the_foreground(settings: SandboxSettings) -> None:
-    async with _sandboxes(settings, "one", "two") as (one, two), anyio.create_task_group() as tasks:
+    async with open_sandboxes(settings, "one", "two") as (one, two), anyio.create_task_group() as tasks:
         await one.set_lane(Lane.BACKGROUND)
         for sandbox in (one, two):
             tasks.start_soon(run, sandbox, "/bin/sh", "-c", _BUSY)
@@ -177,7 +167,7 @@ async def test_processes_that_fork_meanwhile_do_not_escape(settings: SandboxSett
         # Sessions have lanes then, and a fork is in its parent's.
         assert os.geteuid() != 0
         return
-    async with _sandboxes(settings, "one") as (one,), anyio.create_task_group() as tasks:
+    async with open_sandboxes(settings, "one") as (one,), anyio.create_task_group() as tasks:
         tasks.start_soon(run, one, "/bin/sh", "-c", _FORKING)
         await _until_attained(0.2, one)
         for lane, niceness in ((Lane.BACKGROUND, 13), (Lane.FOREGROUND, 0)) * 3:
@@ -294,8 +284,7 @@ async def test_other_cores_are_taken_over_by_what_runs(settings: SandboxSettings
         executor.use_shared_cores(cores[:1])
         one = await _step(executor, tasks, "one", "sleep 1000; taskset -cp $$ | sed 's/.*: //'")
         await until_sleepers_are([["sleep", "1000"]])
-        sandbox = executor.find_sandbox(executor.sandboxes()[0])
-        assert isinstance(sandbox, AgentSandbox)
+        sandbox = expect(AgentSandbox, executor.find_sandbox(executor.sandboxes()[0]))
         executor.use_shared_cores(cores[1:])
         await until(lambda: _affinities(sandbox.agent_pid) == {(cores[1],)})
         wake_sleepers()

@@ -31,6 +31,7 @@ from callsheet.v1 import outcome_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.expected import expect, present
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_service
 from tests.support.scripted_executor import ScriptedExecutor
@@ -45,8 +46,7 @@ def attributes(span: trace_pb2.Span) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in span.attributes:
         value = each.value
-        kind = value.WhichOneof("value")
-        assert kind is not None
+        kind = present(value.WhichOneof("value"))
         values = [item.int_value for item in value.array_value.values]
         found[each.key.removeprefix("callsheet.")] = values if kind == "array_value" else getattr(value, kind)
     return found
@@ -110,8 +110,7 @@ async def test_failures_retries_and_cancels_are_told(tmp_path: Path) -> None:
         executor = ScriptedExecutor()
         async with serving(tmp_path, receiver.url, executor) as client, await client.open_job("j") as job:
             retry = Retry(max_attempts=3, initial_backoff_s=0.02)
-            failed = await job.tool_call("scripted", "m", label="raise", idempotent=True, retry=retry)
-            assert isinstance(failed, Failed)
+            failed = expect(Failed, await job.tool_call("scripted", "m", label="raise", idempotent=True, retry=retry))
             running = await job.submit(ToolCall("scripted", "m"), label="wait", action_id="wait")
             await executor.wait_call("run wait")
             await running.cancel("somebody's own words")
@@ -158,8 +157,7 @@ async def _failed(stack: Stack) -> float:
 def test_what_no_collector_takes_in_time_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "MAX_WAITING", 3)
     monkeypatch.setattr(telemetry, "MAX_WAITING_BYTES", 1000)
-    outcome = outcome_pb2.Outcome().SerializeToString()
-    record = ActionFinished("j", "a", "succeeded", outcome, 1.0)
+    record = ActionFinished("j", "a", "succeeded", outcome_pb2.Outcome().SerializeToString(), 1.0)
     with collecting() as receiver:
         tally = Tally()
         sender = telemetry.SpanSender(collector(receiver.url) or "", tally.spans)

@@ -27,6 +27,7 @@ from structlog.testing import capture_logs
 from tests.support.certificates import Authority
 from tests.support.guarded_service import CALL_S, Caller, caller, guarded_scheduler, key, open_job
 from tests.support.raw_service import read_error, read_to_end, running_service
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 _ORDER = "\x1b]0;owned\x07"
@@ -92,9 +93,7 @@ async def test_payloads_that_never_end_take_few_files(tmp_path: Path) -> None:
                 holder.payloads.PutPayload(_never(chunk), metadata=holder.metadata, timeout=CALL_S)
                 for _ in range(MAX_TRANSFERS + 20)
             ]
-            with anyio.fail_after(CALL_S):
-                while len(list(incoming.iterdir())) < MAX_TRANSFERS:  # noqa: ASYNC110 - files are seen only so
-                    await anyio.sleep(0.01)
+            await until(lambda: len(list(incoming.iterdir())) >= MAX_TRANSFERS, every_s=0.01)
             await holder(holder.client.OpenJob, open_job("greedy"))
             assert len(list(incoming.iterdir())) == MAX_TRANSFERS
             await job(job.payloads.PutPayload, iter([chunk]))

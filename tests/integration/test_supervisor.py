@@ -17,6 +17,7 @@ from callsheet.managers.supervision.standing import RestartRule
 from callsheet.managers.supervision.supervisor import Supervisor
 
 from tests.support.child_process import child_spec
+from tests.support.expected import expect, present
 from tests.support.stack_processes import start_now
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +34,7 @@ async def test_a_process_that_dies_is_started_again() -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             await tasks.start(supervisor.run)
-            first = supervisor.process
-            assert first is not None
+            first = present(supervisor.process)
             os.kill(first.pid, signal.SIGKILL)
             await supervisor.wait_for(another_than(first))
             supervisor.stop()
@@ -46,8 +46,7 @@ async def test_a_manager_that_left_in_good_order_stays_away_until_it_is_asked_fo
     with anyio.fail_after(_DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             await tasks.start(supervisor.run)
-            first = supervisor.process
-            assert first is not None
+            first = present(supervisor.process)
             os.kill(first.pid, signal.SIGTERM)
             await supervisor.wait_for(lambda process: process is None)
             with anyio.move_on_after(20 * _QUICK.longest_s):
@@ -82,9 +81,7 @@ async def test_too_many_failures_in_a_row_are_an_error(tmp_path: Path) -> None:
 
     with anyio.fail_after(_DEADLINE_S), pytest.raises(ExceptionGroup) as caught:
         await run()
-    error = first_error(caught.value)
-    assert isinstance(error, ProcessFailedError)
-    assert "noop failed 3 times in a row" in str(error)
+    assert "noop failed 3 times in a row" in str(expect(ProcessFailedError, first_error(caught.value)))
 
 
 async def test_a_first_start_that_fails_is_an_error_at_once() -> None:

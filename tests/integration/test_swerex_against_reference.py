@@ -214,5 +214,4 @@ async def test_uploads(runtimes: tuple[RemoteRuntime, RemoteRuntime], tmp_path: 
         listing = "cd uploaded && find . | sort && sha256sum tree/data one/data && sh tree/bin/tool"
         answers.append(await told(runtime.execute(Command(command=listing, shell=True, check=True))))
     assert answers[0] == answers[1]
-    mode = await runtimes[0].execute(Command(command=["uploaded/tree/bin/tool"]))
-    assert mode.stdout == "ran\n"
+    assert (await runtimes[0].execute(Command(command=["uploaded/tree/bin/tool"]))).stdout == "ran\n"

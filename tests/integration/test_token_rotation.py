@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from tests.support.guarded_service import caller, guarded_scheduler
 from tests.support.raw_service import running_noop
+from tests.support.waiting import until, until_so
 
 _DEADLINE_S = 60.0
 
@@ -40,8 +41,7 @@ async def test_a_job_goes_on_with_another_token(tmp_path: Path, replaced: bool) 
                 if replaced:
                     kept.write_text(guarded.issue(Scope.JOB, "mine"))
                 tokens.revoke(guarded.tokens.path, former.split("_")[1])
-                while not any(line["event"] == "stream_ended" for line in lines):  # noqa: ASYNC110 - a log only grows
-                    await anyio.sleep(0.05)
+                await until(lambda: any(line["event"] == "stream_ended" for line in lines), every_s=0.05)
                 if not replaced:
                     with pytest.raises(RefusedError, match="UNAUTHENTICATED"):
                         await waiting.outcome()
@@ -66,8 +66,7 @@ async def test_a_wait_under_a_revoked_token_gets_no_batch(tmp_path: Path, finish
                     take = client_service_pb2.TakeBatchRequest(job_id="mine", batch_id="b", at_least=1, at_most=1)
                     take.wait.FromSeconds(600)
                     call = turned.client.TakeBatch(take, metadata=turned.metadata, timeout=2 * _DEADLINE_S)
-                    while not (await client.jobs())[0].buffer.waiting_takers:  # noqa: ASYNC110 - a scheduler
-                        await anyio.sleep(0.05)
+                    await until_so(client.jobs, lambda it: it[0].buffer.waiting_takers, every_s=0.05)
                     tokens.revoke(guarded.tokens.path, former.split("_")[1])
                     if finished:
                         await trajectory.finish(1.0)

@@ -16,6 +16,7 @@ from callsheet.managers.executor import Completed, Stopped
 from callsheet.managers.tools.executor import ToolsExecutor
 from callsheet.v1 import outcome_pb2
 
+from tests.support.expected import expect
 from tests.support.limited_provider import FixedWindow, LimitedProvider, SlidingWindow, StrictBucket, serve_provider
 from tests.support.servers import redis_server
 from tests.support.tool_attempts import answered, call_attempt, failure, judge_attempt, tools_executor
@@ -299,8 +300,7 @@ async def test_a_judge_scores_and_its_answer_is_kept(
     tools: ToolsExecutor, provider: LimitedProvider, answer: str, score: float
 ) -> None:
     provider.key, provider.answer, provider.choice = SECRET, answer, {"finish_reason": "stop"}
-    result = await tools.run(judge_attempt("strict", "What is 6 x 7?"))
-    assert isinstance(result, Completed)
+    result = expect(Completed, await tools.run(judge_attempt("strict", "What is 6 x 7?")))
     assert (result.succeeded.reward.score, result.succeeded.reward.text) == (score, answer)
 
 

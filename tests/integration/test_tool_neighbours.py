@@ -16,6 +16,7 @@ from callsheet.v1 import outcome_pb2
 from structlog.testing import capture_logs
 
 from tests.support.cutting_proxy import cutting_proxy
+from tests.support.expected import expect
 from tests.support.limited_provider import LimitedProvider, serve_provider
 from tests.support.ports import free_port
 from tests.support.raw_answers import raw_answers
@@ -162,8 +163,7 @@ async def test_a_key_is_in_no_part_of_an_answer(
     own.pages["/led"] = (302, {"Location": f"{other.url}/{form}"}, "")
     own.answer = f"It asked with {SECRET}. Score: 7"
     told = [answered(await tools.run(call_attempt("search", f"GET {path}"))) for path in own.pages]
-    judged = await tools.run(judge_attempt("strict", "?"))
-    assert isinstance(judged, Completed)
+    judged = expect(Completed, await tools.run(judge_attempt("strict", "?")))
     assert judged.succeeded.reward.text == "It asked with ***. Score: 7"
     assert "***" in str(told)
     assert not any(part in str(told) for part in (SECRET[:5], "sk-01234%2B5", "c2stMDEyM"))

@@ -15,6 +15,7 @@ from callsheet.managers.noop import NoopService, NoopSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 from tests.support.raw_service import running_noop, running_service
+from tests.support.waiting import until_so
 
 _TIMEOUT_S = 60
 
@@ -39,10 +40,8 @@ async def test_jobs_and_what_waits_are_shown(tmp_path: Path) -> None:
     ):
         for number in range(3):
             tasks.start_soon(partial(job.tool_call, "noop", "get", label=f"call-{number}"))
-        with anyio.fail_after(_TIMEOUT_S):
-            # Other programs signal nothing.
-            while (await job.status()).actions != {"queued": 2, "running": 1}:  # noqa: ASYNC110
-                await anyio.sleep(0.02)
+        # Other programs signal nothing.
+        await until_so(job.status, lambda it: it.actions == {"queued": 2, "running": 1}, every_s=0.02)
         code, shown = await top(service.address, "--looks", "2", "--interval", "0.2")
         _, told = await top(service.address, "--json")
         tasks.cancel_scope.cancel()

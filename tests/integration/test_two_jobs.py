@@ -46,6 +46,7 @@ from callsheet.v1 import (
 
 from tests.support.binaries import require_program
 from tests.support.every_rpc import JOB, code_of, requests_of, rpcs
+from tests.support.expected import present
 from tests.support.guarded_service import Caller, caller, open_job
 from tests.support.measurements import Measured
 from tests.support.oci_images import archive_of, file
@@ -329,8 +330,7 @@ async def test_who_may_publish_reads_weights_below_the_operators_directories_alo
                     texts.add(str(caught.value).replace(str(place), "PLACE").replace(f"version {version}", "version"))
                 assert len(texts) == 1, texts
                 (await two.victim.generate([1, 2], Sampling(max_new_tokens=2))).unwrap()
-                status = await trainer.publish(9, kept / "step-1", service="policy")
-                assert status is not None
+                status = present(await trainer.publish(9, kept / "step-1", service="policy"))
                 assert status.done
             # Its service is for its token, even as nobody publishes any more.
             denied = client_service_pb2.PublishPolicyVersionRequest(job_id=JOB, version=1, source=str(kept / "step-1"))
@@ -346,8 +346,7 @@ async def test_who_may_publish_reads_weights_below_the_operators_directories_alo
                     tokens.revoke(two.tokens, each.token_id)
             plain = ClientOptions(token=two.rogue_token)
             async with Client(two.stack.address, plain) as client, await client.open_job(ROGUE) as alone:
-                status = await alone.publish(1, kept / "step-1")
-                assert status is not None
+                status = present(await alone.publish(1, kept / "step-1"))
                 assert status.done
 
 

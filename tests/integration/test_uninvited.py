@@ -28,6 +28,7 @@ from tests.support.measurements import Measured
 pytestmark = pytest.mark.anyio
 
 _DEADLINE_S = 120.0
+_LASTS_S = 3600.0
 _CODES = grpc.StatusCode
 _DENIED, _UNKNOWN, _GONE = _CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED, _CODES.UNAVAILABLE
 # What those who are let in may ask, since nothing of another comes back.
@@ -82,7 +83,7 @@ async def running_scheduler(directory: Path, authority: Authority | None) -> Asy
         async with scheduler.caller(scheduler.token("job", JOB)) as job:
             await _begin(scheduler, job)
             async with scheduler.caller(scheduler.token("manager", MANAGER)) as manager:
-                call, _ = await manager.first_answer(manager.manager.ManagerSession, registration(MANAGER))
+                call, _ = await manager.first_answer(manager.manager.ManagerSession, registration(MANAGER), _LASTS_S)
                 yield scheduler
                 call.cancel()
 
@@ -152,6 +153,7 @@ def altered(scheduler: Scheduler) -> str:
 
 _STRANGERS = {
     "no token": lambda _: None,
+    "a text that is none": lambda _: "nonsense",
     "an invented one": lambda _: "callsheet_000000000000_" + "0" * 64,
     "one altered at its end": altered,
     "an expired one": lambda scheduler: scheduler.token("admin", lifetime_s=1e-6),

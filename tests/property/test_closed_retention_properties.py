@@ -45,8 +45,7 @@ class ClosedRetention(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Opens the job."""
-        kept = replace(SETTINGS, finished_actions=KEPT, finished_actions_s=KEPT_S)
-        self.world = CoreWorld(settings=kept)
+        self.world = CoreWorld(settings=replace(SETTINGS, finished_actions=KEPT, finished_actions_s=KEPT_S))
         self.manager: FakeManager = self.world.manager()
         self.opened: set[str] = set()
         self.ends: dict[str, TrajectoryEnd] = {}

@@ -65,8 +65,7 @@ class Books:
     def end(self, index: int, amount: float, failure: str) -> None:
         if not self.held:
             return
-        token = sorted(self.held)[index % len(self.held)]
-        grant = self.held.pop(token)
+        grant = self.held.pop(sorted(self.held)[index % len(self.held)])
         failed = events.AttemptFailed(FailureKind[failure], "made_to_fail") if failure else None
         self.manager.end(grant, failed, cost=Cost({"cpu": amount}, {CALLS: amount}))
         self.told[grant.request.trajectory_id] += amount  # type: ignore[assignment]

@@ -45,8 +45,7 @@ def back_by_messages(request: ChatRequest, reply: ChatReply) -> Mapping[str, Any
 
 
 def back_by_responses(request: ChatRequest, reply: ChatReply) -> Mapping[str, Any]:
-    output = responses.answer(request, reply)["output"]
-    read = responses.read({"input": [HI, *output, HI]}).messages
+    read = responses.read({"input": [HI, *responses.answer(request, reply)["output"], HI]}).messages
     return read[1] if len(read) == 3 else {"role": "assistant", "content": ""}
 
 
@@ -66,8 +65,7 @@ def in_values(message: Mapping[str, Any]) -> dict[str, Any]:
 @settings(max_examples=40)
 @given(reply=REPLIES)
 def test_what_agents_give_back_is_what_was_sampled(back: Any, reply: ChatReply) -> None:
-    given_back = back(ChatRequest(messages=[HI]), reply)
-    assert in_values(given_back) == in_values(reply.message)
+    assert in_values(back(ChatRequest(messages=[HI]), reply)) == in_values(reply.message)
 
 
 @settings(max_examples=40)
@@ -126,6 +124,5 @@ def test_pieces_of_a_stream_of_responses_are_the_whole_texts(reply: ChatReply) -
 @settings(max_examples=40)
 @given(text=TEXTS)
 def test_chunks_of_completions_are_the_whole_text(text: str) -> None:
-    asked = ChatRequest(messages=(), prompt="Hi.", stream=True)
-    chunks = told(completions.events(asked, reply_of(text)))
+    chunks = told(completions.events(ChatRequest(messages=(), prompt="Hi.", stream=True), reply_of(text)))
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text

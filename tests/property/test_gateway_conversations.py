@@ -88,8 +88,7 @@ def test_samples_hold_each_sampled_token_once_as_the_engine_saw_it(
         played.step(number, step)
     played.settle(len(steps) + 3)
     assert differences(played.calls, played.talk.samples()) == []
-    restored = Conversation.restore(ByteRenderer(), played.records)
-    assert restored.samples() == played.talk.samples()
+    assert Conversation.restore(ByteRenderer(), played.records).samples() == played.talk.samples()
     assert len(played.talk.samples()) <= len(played.calls)
 
 

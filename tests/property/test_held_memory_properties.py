@@ -63,8 +63,7 @@ class _System:
                 name = f"t{self.steps}"
                 self.opened.append(name)
                 self.world.trajectory(name)
-                demand = kept(start_cpu=1, memory=DEMAND)
-                self.submit(ActionKind.ENV_RESET, name, demand)
+                self.submit(ActionKind.ENV_RESET, name, kept(start_cpu=1, memory=DEMAND))
             case "step" if some:
                 self.submit(ActionKind.ENV_STEP, some, kept())
             case "end" if attempts:

@@ -54,8 +54,7 @@ def test_every_prediction_is_usable(
     assert prediction.use >= 0.0
     assert prediction.peak_memory_mb > 0.0
     assert 0.0 <= prediction.amdahl_fraction < 1.0
-    left = expected_remaining(prediction, attained_s, timeout_s)
-    assert 0.0 <= left <= timeout_s
+    assert 0.0 <= expected_remaining(prediction, attained_s, timeout_s) <= timeout_s
 
 
 @given(st.lists(observations, max_size=40), keys)

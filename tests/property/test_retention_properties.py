@@ -34,8 +34,7 @@ class Retention(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Opens the job."""
-        kept = replace(SETTINGS, finished_actions=KEPT, finished_actions_s=50.0)
-        self.world = CoreWorld(settings=kept)
+        self.world = CoreWorld(settings=replace(SETTINGS, finished_actions=KEPT, finished_actions_s=50.0))
         self.manager: FakeManager = self.world.manager()
         self.life = 0
         self.bodies: dict[str, str] = {}

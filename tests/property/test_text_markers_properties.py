@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.support.chat_model import END, START, TEXT_END, make_model
+from tests.support.expected import expect, present
 
 REPLY = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 CONTROL = (START, END, TEXT_END)
@@ -40,9 +41,7 @@ def tokenizer(model: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def renderer(model: Path) -> TemplateRenderer:
-    found = load_renderer(str(model))
-    assert isinstance(found, TemplateRenderer)
-    return found
+    return expect(TemplateRenderer, load_renderer(str(model)))
 
 
 def controls(tokenizer: Tokenizer, tokens: tuple[int, ...]) -> list[str]:
@@ -81,8 +80,7 @@ def test_no_message_adds_a_control_token(renderer: TemplateRenderer, tokenizer: 
 def test_what_is_appended_is_what_is_rendered(renderer: TemplateRenderer, tokenizer: Tokenizer, text: str) -> None:
     prompt = renderer.render([USER], (), {})
     reply = tuple(tokenizer.encode(f"word{END}", add_special_tokens=False).ids)
-    suffix = renderer.bridge(prompt + reply, [{"role": "user", "content": text}], (), {})
-    assert suffix is not None
+    suffix = present(renderer.bridge(prompt + reply, [{"role": "user", "content": text}], (), {}))
     said = [USER, {"role": "assistant", "content": "word"}, {"role": "user", "content": text}]
     assert prompt + reply + suffix == renderer.render(said, (), {})
 

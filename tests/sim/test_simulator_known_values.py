@@ -35,8 +35,7 @@ def erlang_sojourn(rate: float, servers: int) -> float:
     """Mean time in an M/M/c queue with unit service times; Erlang's formula C."""
     busy = rate / servers
     full = rate**servers / factorial(servers) / (1 - busy)
-    waits = full / (sum(rate**n / factorial(n) for n in range(servers)) + full)
-    return 1.0 + waits / (servers - rate)
+    return 1.0 + (full / (sum(rate**n / factorial(n) for n in range(servers)) + full)) / (servers - rate)
 
 
 @pytest.mark.parametrize(("cores", "rate"), [(1, 0.6), (4, 3.2), (16, 12.0)])
@@ -60,8 +59,7 @@ def test_a_closed_loop_obeys_the_response_time_law() -> None:
     for index in range(400):
         turns = tuple(Turn(Generation(draw.expovariate(0.2)), (call(draw.expovariate(1.0)),)) for _ in range(50))
         rollouts.append(Rollout(f"r{index}", "job", "", "", "", 0, 0.0, None, turns, ()))
-    scenario = sustained(one_node(rollouts, 4), live=30, horizon_s=6_000.0)
-    measured = simulate(scenario, StartAtOnce)
+    measured = simulate(sustained(one_node(rollouts, 4), live=30, horizon_s=6_000.0), StartAtOnce)
     ended = int((measured.actions.ended_at >= measured.warm_up_s).sum())
     turns_per_s = ended / (measured.ended_at - measured.warm_up_s)
     assert turns_per_s * (measured.act_mean_s + 5.0) == pytest.approx(30.0, rel=0.03)

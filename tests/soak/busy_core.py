@@ -234,8 +234,7 @@ class Busy:
 def _end_of(attempt: Attempt) -> events.AttemptEnded:
     request = attempt.action.request
     sandbox = f"box-{request.trajectory_id}" if request.kind is ActionKind.ENV_RESET else ""
-    done = events.AttemptSucceeded(b"", sandbox)
-    end = (attempt.number, done, True, 0.5, request.body_hash)
+    end = (attempt.number, events.AttemptSucceeded(b"", sandbox), True, 0.5, request.body_hash)
     return events.AttemptEnded(attempt.manager_id, attempt.token, request.key, *end)
 
 

@@ -39,6 +39,7 @@ from tests.soak.busy_core import (
     submit,
 )
 from tests.support.measurements import Measured
+from tests.support.waiting import until
 
 Table = list[tuple[str, Held]]
 # A part of what ends many things writes some four, and an event as many.
@@ -140,8 +141,7 @@ async def change_little(asking: Asking, size: Size) -> None:
     await asking.client("CancelAction", client.CancelActionRequest(key=key("one", "a")))
     await asking.client("CloseTrajectory", client.CloseTrajectoryRequest(job_id="one", trajectory_id="t"))
     await asking.client("CloseJob", client.CloseJobRequest(job_id="one"), "of a small job")
-    taken = client.TakeBatchRequest(job_id=BUFFERED, batch_id="b")
-    await asking.client("TakeBatch", taken)
+    await asking.client("TakeBatch", client.TakeBatchRequest(job_id=BUFFERED, batch_id="b"))
     await asking.client("SettleBatch", client.SettleBatchRequest(job_id=BUFFERED, batch_id="b"))
     await asking.admin("DrainManager", admin.DrainManagerRequest(manager_id=manager_name(2)))
 
@@ -197,9 +197,7 @@ async def lose(busy: Busy, names: list[str]) -> None:
         busy.state.managers[name].last_seen = -1e9
         busy.state.timers.set(("manager", name), busy.loop.clock.now())
     busy.loop.wake()
-    with anyio.fail_after(600.0):
-        while not busy.state.managers.keys().isdisjoint(names):  # noqa: ASYNC110 - no event tells
-            await anyio.sleep(0.05)
+    await until(lambda: busy.state.managers.keys().isdisjoint(names), every_s=0.05)
 
 
 async def change_much(asking: Asking, size: Size) -> None:
@@ -216,9 +214,7 @@ async def change_much(asking: Asking, size: Size) -> None:
 
     async def expire() -> None:
         await busy.say(client.ClientItem(release_job=EXPIRING))
-        with anyio.fail_after(600.0):
-            while not busy.state.jobs[EXPIRING].lease.expired:  # noqa: ASYNC110 - no event tells
-                await anyio.sleep(0.05)
+        await until(lambda: busy.state.jobs[EXPIRING].lease.expired, every_s=0.05)
 
     await asking.timed("a job that expires", expire)
     await asking.client("CancelWork", client.CancelWorkRequest(job_id=OTHER), "of a job")

@@ -19,8 +19,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 from tests.support.measurements import Measured
-from tests.support.mortal_roles import (
-    ROLES,
+from tests.support.mortal_processes import (
     MortalRole,
     Remains,
     World,
@@ -30,17 +29,17 @@ from tests.support.mortal_roles import (
     mortal_process,
     registered,
     sandboxes_left,
-    write_inputs,
 )
+from tests.support.mortal_roles import ROLES, write_inputs
+from tests.support.samples import sampled
 from tests.support.servers import postgres_server, redis_server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
+ROLE = {each.name: each for each in ROLES}
 # They wait for their limits: in `make test` one server and one manager do so for all.
-SILENT = (
-    ROLES if os.environ.get("CALLSHEET_NIGHTLY") == "1" else [each for each in ROLES if each.name in {"e2b", "tools"}]
-)
+SILENT = sampled(ROLES, by_day=[ROLE["e2b"], ROLE["tools"]])
 
 
 @asynccontextmanager
@@ -57,13 +56,7 @@ async def world_of(role: MortalRole, directory: Path) -> AsyncIterator[tuple[Wor
 
 
 # By day one that leaves processes, groups and files, and one that leaves trajectories.
-@pytest.mark.parametrize(
-    "role",
-    [
-        pytest.param(each, id=each.name, marks=() if each.name in {"sandbox", "e2b"} else pytest.mark.nightly)
-        for each in ROLES
-    ],
-)
+@pytest.mark.parametrize("role", sampled(ROLES, by_day=[ROLE["sandbox"], ROLE["e2b"]]), ids=lambda role: role.name)
 async def test_what_kills_leave_is_gone_with_the_next_start(
     role: MortalRole, nightly: bool, measured: Measured, tmp_path: Path
 ) -> None:
@@ -117,7 +110,7 @@ async def test_it_ends_in_time_when_nothing_else_answers(role: MortalRole, measu
     measured(f"ended {took_s:.1f} s after SIGTERM, within its {role.limit_s:g} s")
 
 
-@pytest.mark.parametrize("store", ["postgres", "redis"])
+@pytest.mark.parametrize("store", sampled(["postgres", "redis"], by_day=["redis"]))
 async def test_a_scheduler_ends_in_time_with_a_store_that_is_silent(
     store: str, measured: Measured, tmp_path: Path
 ) -> None:

@@ -18,15 +18,22 @@ HARDLY_ANY = 0.05
 FIXED = Trainer()
 
 
+# By day one that drops nothing, and one with both bounds.
 @pytest.mark.parametrize(
     ("policy", "worst", "trainer"),
     [
         pytest.param(StalenessPolicy(), math.inf, FIXED, id="none"),
-        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, FIXED, id="admit"),
-        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, EACH_QUARTER, id="admit, each quarter"),
-        pytest.param(StalenessPolicy(select_within=WITHIN), WITHIN, FIXED, id="select"),
+        pytest.param(StalenessPolicy(admit_within=WITHIN), WITHIN, FIXED, id="admit", marks=pytest.mark.nightly),
+        pytest.param(
+            StalenessPolicy(admit_within=WITHIN),
+            WITHIN,
+            EACH_QUARTER,
+            id="admit, each quarter",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(StalenessPolicy(select_within=WITHIN), WITHIN, FIXED, id="select", marks=pytest.mark.nightly),
         # It looks when a version is published, and not at the buffer.
-        pytest.param(StalenessPolicy(evict_beyond=WITHIN), WITHIN + 1, FIXED, id="evict"),
+        pytest.param(StalenessPolicy(evict_beyond=WITHIN), WITHIN + 1, FIXED, id="evict", marks=pytest.mark.nightly),
         pytest.param(StalenessPolicy(select_within=WITHIN, evict_beyond=WITHIN), WITHIN, FIXED, id="evict and select"),
     ],
 )

@@ -26,6 +26,7 @@ from callsheet.client.words.weights import UpdateModeName
 from tests.soak.weights_fleet import SERVER_COMMAND, UPDATED_S, WeightsFleet, embedded_fleet, server_fleet
 from tests.support.faulty_engine import Fault
 from tests.support.measurements import Measured
+from tests.support.samples import sampled
 
 pytestmark = pytest.mark.anyio
 KILLED = "killed"
@@ -222,7 +223,7 @@ def size(nightly: bool) -> Size:
     return Size(64, 8, 96, 6, 2.5) if nightly else Size(8, 2, 24, 2, 0.2)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sampled(MODES, by_day=["keep"]))
 async def test_tokens_are_those_of_their_versions(
     fleet: WeightsFleet, size: Size, mode: UpdateModeName, measured: Measured
 ) -> None:
@@ -244,7 +245,11 @@ async def test_tokens_are_those_of_their_versions(
 
 
 @pytest.mark.parametrize("fleet", WITH_FAULTS, indirect=True)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each if isinstance(each, str) else each.name.lower())
+@pytest.mark.parametrize(
+    "fault",
+    sampled(FAULTS, by_day=[Fault.HALF, KILLED]),
+    ids=lambda each: each if isinstance(each, str) else each.name.lower(),
+)
 async def test_nothing_unproved_is_served(
     fleet: WeightsFleet, size: Size, fault: Fault | str, measured: Measured
 ) -> None:

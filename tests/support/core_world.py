@@ -323,8 +323,7 @@ class CoreWorld(CoreClients):
 
     def propose(self, action: str, manager_id: str, **units: int) -> list[commands.Dispatch]:
         """Carries out a proposal that the test makes up."""
-        assignment = Assignment(key_of(action), manager_id, units)
-        todo = self.handle(events.PlanReady(Plan((assignment,))))
+        todo = self.handle(events.PlanReady(Plan((Assignment(key_of(action), manager_id, units),))))
         return [command for command in todo if isinstance(command, commands.Dispatch)]
 
     def wait(self, seconds: float) -> None:

@@ -17,6 +17,8 @@ from callsheet.dashboard.server import serve
 from callsheet.dashboard.settings import DashboardSettings
 from callsheet.dashboard.source import Source
 
+from tests.support.waiting import until_so
+
 ANSWER_S = 60.0
 
 
@@ -45,10 +47,7 @@ class Browser:
 
     async def shown(self, path: str, text: str, **query: str) -> Page:
         """A page once it has a text; what viewers share may be a second old."""
-        with anyio.fail_after(ANSWER_S):
-            while text not in (page := await self.get(path, **query)).text:  # noqa: ASYNC110 - nothing tells
-                await anyio.sleep(0.1)
-        return page
+        return await until_so(lambda: self.get(path, **query), lambda page: text in page.text, every_s=0.1)
 
     async def post(self, path: str, headers: Mapping[str, str] | None = None, /, **fields: str) -> Page:
         """Sends a form of the dashboard's own."""

@@ -22,7 +22,9 @@ from callsheet.deploy.fleet.notes import FleetFiles
 from callsheet.deploy.tokens import token_path
 
 from tests.support.certificates import Authority
+from tests.support.expected import present
 from tests.support.ray_cluster import RayCluster
+from tests.support.waiting import until_so
 
 NODE_MEMORY_MIB = 900
 ONE_NODE = f"cores = 1\nmemory_mib = {NODE_MEMORY_MIB}\n"
@@ -32,9 +34,7 @@ _WAIT_S = 60.0
 
 
 async def wait_for(condition: Callable[[], Awaitable[object]]) -> None:
-    with anyio.fail_after(_WAIT_S):
-        while not await condition():  # noqa: ASYNC110 - other programs signal nothing
-            await anyio.sleep(0.1)
+    await until_so(condition, every_s=0.1)
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,10 @@ class Up:
 
     async def fleet_command(self, *words: str) -> Any:
         command = [*_CALLSHEET, "fleet", *words, "--data-dir", str(self.data_dir), "--json"]
-        done = await anyio.run_process(command, stderr=None)
-        return json.loads(done.stdout)
+        return json.loads((await anyio.run_process(command, stderr=None)).stdout)
 
     def fleet(self) -> list[dict[str, Any]]:
-        note = FleetFiles(self.data_dir).note()
-        assert note is not None
+        note = present(FleetFiles(self.data_dir).note())
         nodes: list[dict[str, Any]] = note["nodes"]
         return nodes
 

@@ -19,6 +19,8 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.gateway.server.server import serve
 from callsheet.gateway.server.settings import GatewaySettings
 
+from tests.support.waiting import until_so
+
 CHAT = "/v1/chat/completions"
 RETRY = {"x-stainless-retry-count": "1"}
 SLOW_S = 1.0
@@ -98,9 +100,7 @@ class RunningGateway:
 
     async def wait_for_actions(self, state: str, count: int) -> None:
         """Waits until so many actions of the job are in a state."""
-        with anyio.fail_after(60.0):
-            while (await self.job.status()).actions.get(state, 0) < count:  # noqa: ASYNC110 - the scheduler does not tell by itself
-                await anyio.sleep(0.02)
+        await until_so(self.job.status, lambda it: it.actions.get(state, 0) >= count, every_s=0.02)
 
 
 @asynccontextmanager

@@ -99,9 +99,9 @@ class Caller:
         found = read_error(caught.value)
         return found.code, found.field
 
-    async def first_answer(self, rpc: Callable[..., Any], request: Any) -> Any:
+    async def first_answer(self, rpc: Callable[..., Any], request: Any, lasts_s: float = CALL_S) -> Any:
         """The call of a stream, and what comes back for one message."""
-        call = rpc(metadata=self.metadata, timeout=CALL_S)
+        call = rpc(metadata=self.metadata, timeout=lasts_s)
         await call.write(request)
         return call, await call.read()
 

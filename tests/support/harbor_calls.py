@@ -25,6 +25,8 @@ from harbor.models.trial.config import EnvironmentConfig as TrialEnvironmentConf
 from harbor.models.trial.config import ResourceMode
 from harbor.models.trial.paths import TrialPaths
 
+from tests.support.expected import expect
+
 PLACE = Path(sys.argv[1])
 IMAGE = "debian:bookworm-slim"
 
@@ -35,17 +37,18 @@ def environment(name: str, *, task: dict[str, Any] | None = None, **about: Any) 
     folder.mkdir(parents=True, exist_ok=True)
     trial = about.pop("trial", {})
     config = TrialEnvironmentConfig(import_path="callsheet.integrations.harbor:CallsheetEnvironment", **trial)
-    made = EnvironmentFactory.create_environment_from_config(
-        config,
-        environment_dir=folder,
-        environment_name=name,
-        session_id=f"{name}__env",
-        trial_paths=TrialPaths(PLACE / name / "trial"),
-        task_env_config=EnvironmentConfig(**({"docker_image": IMAGE, "memory_mb": 256} | (task or {}))),
-        **{"network_policy": NetworkPolicy(network_mode=NetworkMode.NO_NETWORK)} | about,
+    return expect(
+        CallsheetEnvironment,
+        EnvironmentFactory.create_environment_from_config(
+            config,
+            environment_dir=folder,
+            environment_name=name,
+            session_id=f"{name}__env",
+            trial_paths=TrialPaths(PLACE / name / "trial"),
+            task_env_config=EnvironmentConfig(**({"docker_image": IMAGE, "memory_mb": 256} | (task or {}))),
+            **{"network_policy": NetworkPolicy(network_mode=NetworkMode.NO_NETWORK)} | about,
+        ),
     )
-    assert isinstance(made, CallsheetEnvironment)
-    return made
 
 
 @asynccontextmanager

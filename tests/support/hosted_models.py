@@ -58,8 +58,7 @@ def make_model(
     name = f"{architecture}-{kind.value}-{seed}"
     where = directory / name
     torch.manual_seed(seed)
-    model = _CLASSES[kind].from_config(CONFIGURATIONS[architecture])
-    model.save_pretrained(where)
+    _CLASSES[kind].from_config(CONFIGURATIONS[architecture]).save_pretrained(where)
     tokenizer().save_pretrained(where)
     return ModelSpec(name=name, directory=where, kind=kind, **spec)
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 from callsheet.client import Trajectory
 from callsheet.environments import EpisodeTask, Message, TaskSet, load_task_set
 
+from tests.support.expected import present
+
 DONE: Final = "done"
 """The reply asks for nothing, which ends the episode; other entries of the table are what its policy is told."""
 RAN: Final = r"\[exit code (none|-?\d+)\]"
@@ -124,8 +126,7 @@ def bash_replies() -> list[Hostile]:
     for command in ("", " \n", [], [""], [1], {"a": 1}, 5, None):
         told = REFUSED if command == [""] else _NO_TEXT
         found.append(Hostile(f"command: {command!r}", call("bash", {"command": command}), told))
-    blocks = "```sh\ntrue\n```\n" * 100
-    found.append(Hostile("a hundred blocks", _said(blocks), "one reply may have"))
+    found.append(Hostile("a hundred blocks", _said("```sh\ntrue\n```\n" * 100), "one reply may have"))
     found += [Hostile(name, reply, told) for name, reply, told in _shapes("bash", _NO_TEXT)]
     for content in (
         "",
@@ -195,8 +196,7 @@ class PageTasks:
     """The task set of docs/how-to/write-an-environment.md, as it stands there."""
 
     def __init__(self) -> None:
-        found = re.search(r"```python\n(.*?)```", _PAGE.read_text(), re.DOTALL)
-        assert found is not None
+        found = present(re.search(r"```python\n(.*?)```", _PAGE.read_text(), re.DOTALL))
         module: dict[str, Any] = {}
         exec(found[1], module)
         self._page: TaskSet = module["CountingTasks"]()

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.v1 import action_pb2
 
+from tests.support.executor_runs import completed
 from tests.support.measurements import Measured
-from tests.support.sandbox_attempts import attempt_of, reset, step
+from tests.support.sandbox_attempts import reset, step
 
 PROCESSES = 32
 MEMORY_MIB = 128
@@ -24,9 +24,7 @@ _DISK_MIB = 16
 async def make(executor: SandboxExecutor, trajectory: str) -> str:
     action = reset(trajectory=trajectory)
     action.env_reset.disk_mib, action.env_reset.max_processes = _DISK_MIB, PROCESSES
-    result = await executor.run(attempt_of(action, resources={"memory": MEMORY_MIB}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    return (await completed(executor, action, resources={"memory": MEMORY_MIB})).env_reset.sandbox_id
 
 
 def python_step(code: str) -> action_pb2.ActionSpec:
@@ -37,9 +35,8 @@ def python_step(code: str) -> action_pb2.ActionSpec:
 async def work(executor: SandboxExecutor, sandbox_id: str) -> float:
     """Runs `true` for the neighbour, which must succeed; returns how long it took, in seconds."""
     started = time.perf_counter()
-    result = await executor.run(attempt_of(step("exec true", trajectory="neighbour"), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    assert result.succeeded.env_step.exit_code == 0
+    result = await completed(executor, step("exec true", trajectory="neighbour"), sandbox_id=sandbox_id)
+    assert result.env_step.exit_code == 0
     return time.perf_counter() - started
 
 
@@ -69,6 +66,5 @@ def _summary(seconds: list[float]) -> str:
 async def until_the_next_reset_works(executor: SandboxExecutor) -> None:
     """Whatever the attacker's sandbox has become, a fresh one takes its place."""
     sandbox_id = await make(executor, "attacker")
-    result = await executor.run(attempt_of(python_step("print('fresh')"), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed)
-    assert result.succeeded.env_step.stdout.inline == b"fresh\n"
+    result = await completed(executor, python_step("print('fresh')"), sandbox_id=sandbox_id)
+    assert result.env_step.stdout.inline == b"fresh\n"

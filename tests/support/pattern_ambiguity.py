@@ -90,8 +90,7 @@ class _Automaton:
             begin = self.put(parsed, begin, flags)
         if most is codes.MAXREPEAT or most > _MANY:
             begin = self._joined([begin])
-            end = self.put(parsed, begin, flags)
-            self.free.setdefault(end, []).append((begin, False))
+            self.free.setdefault(self.put(parsed, begin, flags), []).append((begin, False))
             return self._joined([begin])
         ends = [begin]
         for _ in range(most - least):

@@ -29,6 +29,8 @@ from callsheet.v1 import (
 )
 from callsheet.v1.google_rpc import status_pb2
 
+from tests.support.expected import present
+
 ANSWER_S = 60.0
 NODE = manager_service_pb2.NodeSpec(
     node_id="node", capacity={"memory": 1024}, numa_nodes=[manager_service_pb2.NumaNode(cores=[0, 1])]
@@ -95,8 +97,7 @@ class RawService:
 
     async def ask(self, item: client_service_pb2.ClientItem) -> Refusal | None:
         """Sends an item by its unary rpc; returns the refusal if it is refused."""
-        name = item.WhichOneof("item")
-        assert name is not None
+        name = present(item.WhichOneof("item"))
         rpc, request = _UNARY[name]
         return await refusal_of(getattr(self.client, rpc)(request(getattr(item, name)), timeout=ANSWER_S))
 

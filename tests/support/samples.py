@@ -8,7 +8,7 @@ The rest of these, and what is marked `nightly`, is run by tests/soak/test_all_i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pytest
 
@@ -23,6 +23,11 @@ def is_nightly() -> bool:
 def examples(night: int) -> int:
     """How many of some random examples or faults are tried: `night` of them in the night, and half by day."""
     return night if is_nightly() else night // 2
+
+
+def sampled(values: Iterable[object], *, by_day: Collection[object]) -> list[object]:
+    """Returns parameters of a test, of which those that are not in `by_day` are left to the night."""
+    return [each if each in by_day else pytest.param(each, marks=pytest.mark.nightly) for each in values]
 
 
 def _other_variant(item: pytest.Item) -> str:

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import anyio
-from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
-from tests.support.sandbox_attempts import attempt_of, reset
+from tests.support.executor_runs import completed
+from tests.support.sandbox_attempts import reset
 from tests.support.sandboxes import DOCKER_IMAGE
 
 SANDBOXES = 3
@@ -30,8 +30,7 @@ async def hold(executor: SandboxExecutor, nap: str) -> None:
         # The set-up ends, and the sandbox freezes, only once the sleep runs.
         napping = f"setsid sleep {nap} >/dev/null 2>&1 & until grep -q sleep /proc/$!/comm; do :; done"
         action = reset(set_up=napping, trajectory=f"trajectory-{number}")
-        result = await executor.run(attempt_of(action, resources={"memory": 64}))
-        assert isinstance(result, Completed), result
+        await completed(executor, action, resources={"memory": 64})
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await anyio.sleep_forever()

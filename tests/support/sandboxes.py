@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from callsheet.managers.sandbox.isolation.docker_engine.container import AGENT_I
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
+
+from tests.support.waiting import until
 
 # More in an emulated machine.
 ANSWER_SECONDS = float(os.environ.get("CALLSHEET_TEST_ANSWER_S", "60"))
@@ -56,8 +58,7 @@ def variants(*isolations: Isolation, others_by_night: bool = False) -> list[obje
 
     def marks_of(variant: Variant) -> list[pytest.MarkDecorator]:
         by_night = others_by_night and len(groups) > 1 and not variant.by_day
-        is_docker = variant.isolation is Isolation.DOCKER
-        return [pytest.mark.docker] * is_docker + [pytest.mark.nightly] * by_night
+        return [pytest.mark.docker] * (variant.isolation is Isolation.DOCKER) + [pytest.mark.nightly] * by_night
 
     found = [Variant(isolation, used) for isolation in isolations for used in groups]
     return [pytest.param(variant, marks=marks) if (marks := marks_of(variant)) else variant for variant in found]
@@ -160,6 +161,17 @@ async def open_sandbox(settings: SandboxSettings, spec: SandboxSpec | None = Non
             await sandbox.destroy()
 
 
+@asynccontextmanager
+async def open_sandboxes(settings: SandboxSettings, *names: str, **bounds: int) -> AsyncIterator[list[AgentSandbox]]:
+    """Runs a backend with a sandbox of each name; `bounds` are those of `spec_for`."""
+    async with open_backend(settings) as backend, AsyncExitStack() as made:
+        sandboxes = []
+        for name in names:
+            sandboxes.append(await backend.create(spec_for(settings, name, **bounds), lambda _: None))
+            made.push_async_callback(sandboxes[-1].destroy)
+        yield sandboxes
+
+
 async def run(
     sandbox: AgentSandbox, *arguments: str, environment: Mapping[str, str] | None = None, stdin: bytes = b""
 ) -> CommandOutcome:
@@ -239,9 +251,7 @@ def _sleepers() -> list[list[str]]:
 
 async def until_sleepers_are(expected: list[list[str]]) -> None:
     """Waits until exactly these sleep commands run below this process; a killed process takes a moment to end."""
-    with anyio.fail_after(ANSWER_SECONDS):
-        while _sleepers() != expected:  # noqa: ASYNC110 - the ends of other processes' children are no events here
-            await anyio.sleep(0.01)
+    await until(lambda: _sleepers() == expected, every_s=0.01)
 
 
 def wake_sleepers() -> None:

@@ -14,6 +14,8 @@ from anyio.abc import TaskGroup
 from callsheet.client import Client, Command, Demand, Job, Sampling, Trajectory
 from callsheet.client.admin import AdminClient
 
+from tests.support.waiting import until_so
+
 JOB, OTHER_JOB = "training", 'other"><img src=x onerror="window.hacked=1">'
 GROUP, MEMBERS = "prompt-7", 4
 HOLDER, STUCK, STUCK_TOO = "holder", "stuck", "stuck-too"
@@ -67,12 +69,10 @@ async def _stuck_behind_another(job: Job, tasks: TaskGroup, cores: int) -> None:
         await trajectory.env_step(command, action_id=name, label=name, demand=Demand(cpu=cores))
 
     tasks.start_soon(run, holder, "sleep 1000", HOLDER)
-    while (await job.status()).actions.get("running") != 1:  # noqa: ASYNC110 - it signals nothing
-        await anyio.sleep(0.05)
+    await until_so(job.status, lambda it: it.actions.get("running") == 1, every_s=0.05)
     for each in stuck:
         tasks.start_soon(run, each, "true", each.trajectory_id)
-    while (await job.status()).actions.get("queued") != len(stuck):  # noqa: ASYNC110 - as above
-        await anyio.sleep(0.05)
+    await until_so(job.status, lambda it: it.actions.get("queued") == len(stuck), every_s=0.05)
 
 
 async def _free_cores(client: Client) -> int:

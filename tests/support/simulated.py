@@ -46,8 +46,7 @@ class StartAtOnce:
     def ready(self, task: Task) -> None:
         """Starts it."""
         self._tell("ready", task.live)
-        node = self._node(task)
-        self.world.start(task, node=node, width=self.width if task.work.max_width > 1 else 1)
+        self.world.start(task, node=self._node(task), width=self.width if task.work.max_width > 1 else 1)
 
     def ended(self, task: Task, facts: EndFacts) -> None:
         """Keeps the facts."""

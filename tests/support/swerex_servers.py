@@ -21,6 +21,7 @@ from callsheet.managers.supervision.processes import ChildProcess, ProcessSpec, 
 from swerex.runtime.remote import RemoteRuntime
 
 from tests.support.ports import free_port
+from tests.support.waiting import until_so
 
 TOKEN = "not-a-secret"
 WAIT_S = 60.0
@@ -62,9 +63,7 @@ async def until_alive(runtime: RemoteRuntime) -> None:
     Raises:
         TimeoutError: It did not come.
     """
-    with anyio.fail_after(WAIT_S):
-        while not await runtime.is_alive(timeout=WAIT_S):  # noqa: ASYNC110 - the end of a start is no event here
-            await anyio.sleep(0.05)
+    await until_so(lambda: runtime.is_alive(timeout=WAIT_S), every_s=0.05)
 
 
 @asynccontextmanager

@@ -37,8 +37,7 @@ async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: Agent
 
 
 async def test_large_stdin_is_read_whole(sandbox: AgentSandbox) -> None:
-    outcome = await run(sandbox, "wc", "-c", stdin=b"x" * 3_000_000)
-    assert outcome.stdout.strip() == b"3000000"
+    assert (await run(sandbox, "wc", "-c", stdin=b"x" * 3_000_000)).stdout.strip() == b"3000000"
 
 
 async def test_stdin_is_empty_by_default(sandbox: AgentSandbox) -> None:
@@ -107,8 +106,7 @@ async def test_a_working_directory_that_leads_out_is_refused(sandbox: AgentSandb
     await shell(sandbox, "ln -s /usr out && mkdir in && ln -s in inner")
     with pytest.raises(CannotExecuteError):
         await sandbox.execute(CommandSpec(("true",), working_directory="out"), anyio.Event())
-    outcome = await sandbox.execute(CommandSpec(("pwd",), working_directory="inner"), anyio.Event())
-    assert not outcome.failed
+    assert not (await sandbox.execute(CommandSpec(("pwd",), working_directory="inner"), anyio.Event())).failed
 
 
 async def test_files_and_background_processes_stay_between_commands(sandbox: AgentSandbox) -> None:
@@ -121,8 +119,7 @@ async def test_files_and_background_processes_stay_between_commands(sandbox: Age
 
 async def test_output_of_a_background_process_is_dropped_and_does_not_break_it(sandbox: AgentSandbox) -> None:
     waiting = "while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo $? > written"
-    first = await run(sandbox, "/bin/sh", "-c", f"echo first; ({waiting}) &")
-    assert first.stdout == b"first\n"
+    assert (await run(sandbox, "/bin/sh", "-c", f"echo first; ({waiting}) &")).stdout == b"first\n"
     assert await shell(sandbox, "touch go; while [ ! -s written ]; do sleep 0.01; done; cat written") == "0\n"
 
 

@@ -76,8 +76,7 @@ async def test_the_loss_of_the_first_process_is_told(backend: AgentBackend, sett
 async def test_after_the_loss_of_the_launcher_new_sandboxes_can_be_made(
     backend: AgentBackend, settings: SandboxSettings
 ) -> None:
-    first = await backend.create(spec_for(settings, "first"), lambda _: None)
-    await first.destroy()
+    await (await backend.create(spec_for(settings, "first"), lambda _: None)).destroy()
     (launcher,) = (process for process, line in running_commands() if any("sandbox/launcher" in word for word in line))
     launcher.kill()
     # Its end is told by its socket; until then a new sandbox is refused, which the scheduler's retry would repeat.

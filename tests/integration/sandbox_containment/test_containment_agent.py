@@ -22,6 +22,7 @@ from callsheet.managers.sandbox.files.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 
+from tests.support.expected import expect
 from tests.support.root_filesystems import PROGRAMS, make_root, require_overlays
 from tests.support.sandbox_steps import sh
 from tests.support.sandboxes import open_sandbox, python, run, shell, spec_for, until_sleepers_are
@@ -163,21 +164,18 @@ def look(pid):
 """
 
 
-async def test_a_command_cannot_look_into_what_an_earlier_one_left(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        if not sandbox.separates_commands:
-            pytest.skip("this kernel has no Landlock")
-        await _left_behind(sandbox, 'import time; open("ready", "w").close(); time.sleep(1000)')
-        other = "pid = next(p for p in map(int, filter(str.isdigit, os.listdir('/proc'))) if p not in (1, os.getpid()))"
-        code = f"import os, signal\n{_LOOK}\n{other}\nprint(look(pid), bool(look(os.getpid())))\nos.kill(pid, 9)"
-        assert await python(sandbox, code) == "[] True\n", "and signals pass"
-        assert sandbox.loss is None
+async def test_a_command_cannot_look_into_what_an_earlier_one_left(sandbox: AgentSandbox) -> None:
+    if not sandbox.separates_commands:
+        pytest.skip("this kernel has no Landlock")
+    await _left_behind(sandbox, 'import time; open("ready", "w").close(); time.sleep(1000)')
+    other = "pid = next(p for p in map(int, filter(str.isdigit, os.listdir('/proc'))) if p not in (1, os.getpid()))"
+    code = f"import os, signal\n{_LOOK}\n{other}\nprint(look(pid), bool(look(os.getpid())))\nos.kill(pid, 9)"
+    assert await python(sandbox, code) == "[] True\n", "and signals pass"
+    assert sandbox.loss is None
 
 
 @pytest.mark.parametrize("session", [True, False], ids=["session", "command"])
-async def test_what_an_earlier_command_left_cannot_look_into_a_later_one(
-    settings: SandboxSettings, session: bool
-) -> None:
+async def test_what_an_earlier_command_left_cannot_look_into_a_later_one(sandbox: AgentSandbox, session: bool) -> None:
     # It looks at every process that comes, and leaves what it saw in a file.
     spy = f"""
 import os, time
@@ -194,23 +192,22 @@ with open("seen.new", "w") as file:
     print(len(seen), sorted(set(sum(seen.values(), []))), file=file)
 os.rename("seen.new", "seen")
 """
-    async with open_sandbox(settings) as sandbox:
-        if not sandbox.separates_commands:
-            pytest.skip("this kernel has no Landlock")
-        await sandbox.write_file(FileSpec("spy.py", spy.encode()), anyio.Event())
-        await shell(sandbox, "python3 -I spy.py >/dev/null 2>&1 </dev/null & while [ ! -e ready ]; do sleep 0.01; done")
-        if session:
-            text = "import time; open('begin', 'w').close(); time.sleep(0.2)"
-            await sandbox.run_step(StepSpec("main", SessionLanguage.PYTHON, text), anyio.Event())
-        else:
-            await shell(sandbox, "touch begin; sleep 0.2; exec true")
-        await shell(sandbox, "touch end; while [ ! -e seen ]; do sleep 0.01; done")
-        count, _, names = (await shell(sandbox, "cat seen")).partition(" ")
-        assert int(count) > 0
-        assert names == "[]\n"
+    if not sandbox.separates_commands:
+        pytest.skip("this kernel has no Landlock")
+    await sandbox.write_file(FileSpec("spy.py", spy.encode()), anyio.Event())
+    await shell(sandbox, "python3 -I spy.py >/dev/null 2>&1 </dev/null & while [ ! -e ready ]; do sleep 0.01; done")
+    if session:
+        text = "import time; open('begin', 'w').close(); time.sleep(0.2)"
+        await sandbox.run_step(StepSpec("main", SessionLanguage.PYTHON, text), anyio.Event())
+    else:
+        await shell(sandbox, "touch begin; sleep 0.2; exec true")
+    await shell(sandbox, "touch end; while [ ! -e seen ]; do sleep 0.01; done")
+    count, _, names = (await shell(sandbox, "cat seen")).partition(" ")
+    assert int(count) > 0
+    assert names == "[]\n"
 
 
-async def test_files_move_between_directories_as_before(settings: SandboxSettings) -> None:
+async def test_files_move_between_directories_as_before(sandbox: AgentSandbox) -> None:
     code = """
 import ctypes, os
 os.makedirs("a/inner"); os.makedirs("b")
@@ -221,8 +218,7 @@ path = f"/proc/self/fd/{unnamed}".encode()
 assert ctypes.CDLL(None).linkat(-100, path, -100, b"b/named", 0x400) == 0
 print(sorted(os.listdir("a")), sorted(os.listdir("b")))
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == "['link'] ['file', 'inner', 'named']\n"
+    assert await python(sandbox, code) == "['link'] ['file', 'inner', 'named']\n"
 
 
 async def _while_it_sleeps(sandbox: AgentSandbox, end: Callable[[], None]) -> SandboxLostError:
@@ -242,20 +238,17 @@ async def _while_it_sleeps(sandbox: AgentSandbox, end: Callable[[], None]) -> Sa
     return told[0]
 
 
-async def test_an_agent_that_dies_under_a_command_is_no_failure_of_the_service(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        told = await _while_it_sleeps(sandbox, psutil.Process(sandbox.agent_pid).kill)
-        assert isinstance(told, SandboxDiedError)
-        assert (told.kind, told.reason) == (outcome_pb2.FAILURE_KIND_ENV, "state_lost")
-        with pytest.raises(SandboxLostError):
-            await run(sandbox, "true")
+async def test_an_agent_that_dies_under_a_command_is_no_failure_of_the_service(sandbox: AgentSandbox) -> None:
+    told = expect(SandboxDiedError, await _while_it_sleeps(sandbox, psutil.Process(sandbox.agent_pid).kill))
+    assert (told.kind, told.reason) == (outcome_pb2.FAILURE_KIND_ENV, "state_lost")
+    with pytest.raises(SandboxLostError):
+        await run(sandbox, "true")
 
 
-async def test_an_end_of_all_sandboxes_is_one_of_the_service(settings: SandboxSettings) -> None:
+async def test_an_end_of_all_sandboxes_is_one_of_the_service(sandbox: AgentSandbox, settings: SandboxSettings) -> None:
     if settings.isolation is not Isolation.BUBBLEWRAP:
         pytest.skip("an engine starts containers one by one")
-    async with open_sandbox(settings) as sandbox:
-        (launcher,) = (each for each in psutil.Process().children() if "isolated" in each.cmdline())
-        told = await _while_it_sleeps(sandbox, launcher.kill)
-        assert not isinstance(told, SandboxDiedError)
-        assert told.kind == outcome_pb2.FAILURE_KIND_INFRA
+    (launcher,) = (each for each in psutil.Process().children() if "isolated" in each.cmdline())
+    told = await _while_it_sleeps(sandbox, launcher.kill)
+    assert not isinstance(told, SandboxDiedError)
+    assert told.kind == outcome_pb2.FAILURE_KIND_INFRA

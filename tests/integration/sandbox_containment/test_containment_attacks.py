@@ -6,17 +6,16 @@ How long the neighbour's `true` takes before and during each attack is printed a
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import manager_service_pb2, outcome_pb2
 
+from tests.support.executor_runs import completed, under_way
 from tests.support.measurements import Measured
 from tests.support.neighbours import make, neighbour, python_step, until_the_next_reset_works
 from tests.support.sandbox_attempts import attempt_of, inline_file, step
@@ -114,14 +113,6 @@ raise SystemExit('reached')
 """Attacks that end by themselves."""
 
 
-@pytest.fixture(scope="module")
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    """One for all attacks, each of which it must survive unharmed."""
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
 def check_outcome(attack: Attack, result: AttemptResult, settings: SandboxSettings) -> None:
     told = {"pids": "pids", "out_of_memory": "memory"}
     if attack.limit is not None and tells(settings, told[attack.limit]):
@@ -177,13 +168,8 @@ while True: time.sleep(1)
 """
     async with neighbour(executor, measured):
         attempt = attempt_of(python_step(code), sandbox_id=await make(executor, "attacker"))
-        results: list[AttemptResult] = []
 
-        async def run() -> None:
-            results.append(await executor.run(attempt))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
+        async with under_way(executor, attempt) as results:
             await until_sleepers_are([["sleep", "1000"]])
             attempt.stop_requested.set()
         assert isinstance(results[0], Stopped)
@@ -195,8 +181,7 @@ async def test_orphaned_daemons_end_with_their_trajectory(executor: SandboxExecu
     code = "import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '1000'], start_new_session=True)"
     async with neighbour(executor, measured):
         sandbox_id = await make(executor, "attacker")
-        result = await executor.run(attempt_of(python_step(code), sandbox_id=sandbox_id))
-        assert isinstance(result, Completed)
+        await completed(executor, python_step(code), sandbox_id=sandbox_id)
         await until_sleepers_are([["sleep", "1000"]] * 3)
         state = manager_service_pb2.SandboxState(job_id="job", trajectory_id="attacker", sandbox_id=sandbox_id)
         await executor.release_sandbox(state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from callsheet.managers.sandbox.provisioning_settings import ProvisioningSetting
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
+from tests.support.expected import expect
 from tests.support.measurements import Measured
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
@@ -59,14 +59,6 @@ DODGES = {
 }
 
 
-@pytest.fixture(scope="module")
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    """One for all."""
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
 async def _run(executor: SandboxExecutor, action: action_pb2.ActionSpec, sandbox_id: str = "") -> AttemptResult:
     with anyio.fail_after(ANSWER_SECONDS):
         return await executor.run(attempt_of(action, sandbox_id=sandbox_id, resources={"memory": 256}))
@@ -75,14 +67,11 @@ async def _run(executor: SandboxExecutor, action: action_pb2.ActionSpec, sandbox
 async def _began(executor: SandboxExecutor, image: str = "") -> str:
     action = reset(WRONG)
     action.env_reset.image = image
-    result = await _run(executor, action)
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    return expect(Completed, await _run(executor, action)).succeeded.env_reset.sandbox_id
 
 
 async def _step(executor: SandboxExecutor, sandbox_id: str, script: str) -> None:
-    result = await _run(executor, step(script), sandbox_id)
-    assert isinstance(result, Completed), result
+    result = expect(Completed, await _run(executor, step(script), sandbox_id))
     assert result.succeeded.env_step.exit_code == 0, result.succeeded.env_step.stderr.inline
 
 
@@ -108,8 +97,7 @@ async def test_a_report_in_an_encoding_of_its_own_is_the_policys_failure(
     sandbox_id = await _began(executor)
     written = '<?xml version="1.0" encoding="utf-7"?><testsuite><testcase/></testsuite>'
     judge = suite(f"echo '{written}' > {{report}}; exit 1", in_sandbox=in_sandbox)
-    result = await _run(executor, judge, sandbox_id)
-    assert isinstance(result, Broken), result
+    result = expect(Broken, await _run(executor, judge, sandbox_id))
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, "bad_report")
 
 

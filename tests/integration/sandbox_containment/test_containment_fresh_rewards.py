@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from callsheet.managers.executor import Completed
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
-from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.walls.landlock import landlock_version
 from callsheet.v1 import action_pb2
 
+from tests.support.executor_runs import completed
 from tests.support.measurements import Measured
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, sh, step, suite
 
@@ -104,17 +102,8 @@ TRICKS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
 async def began(executor: SandboxExecutor, *files: action_pb2.SandboxFile) -> str:
-    result = await executor.run(attempt_of(reset(*files), resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    return (await completed(executor, reset(*files), resources={"memory": 256})).env_reset.sandbox_id
 
 
 async def scored(
@@ -124,9 +113,8 @@ async def scored(
     *files: action_pb2.SandboxFile,
     in_sandbox: bool = False,
 ) -> float:
-    result = await executor.run(attempt_of(suite(command, *files, in_sandbox=in_sandbox), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    return result.succeeded.reward.score
+    result = await completed(executor, suite(command, *files, in_sandbox=in_sandbox), sandbox_id=sandbox_id)
+    return result.reward.score
 
 
 @pytest.mark.parametrize("trick", TRICKS)
@@ -135,8 +123,7 @@ async def test_the_score_is_the_honest_one(executor: SandboxExecutor, measured: 
     sandbox_id = await began(executor, WRONG)
     in_session = step(prepared)
     in_session.env_step.session = "policy"
-    result = await executor.run(attempt_of(in_session, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
+    await completed(executor, in_session, sandbox_id=sandbox_id)
     score = await scored(executor, runner, sandbox_id, PRISTINE)
     measured(f"score {score:g}, the honest one is 0")
     assert score == 0.0
@@ -164,9 +151,7 @@ async def test_a_score_file_is_not_what_the_policy_left_there(executor: SandboxE
         await executor.run(attempt_of(step(prepared), sandbox_id=sandbox_id))
         scorer = action_pb2.ScriptScoreInput(command=sh("echo 0.25 > score"), score_file="score")
         reward = action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(script=scorer))
-        result = await executor.run(attempt_of(reward, sandbox_id=sandbox_id))
-        assert isinstance(result, Completed), result
-        assert result.succeeded.reward.score == 0.25
+        assert (await completed(executor, reward, sandbox_id=sandbox_id)).reward.score == 0.25
 
 
 async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: SandboxExecutor) -> None:
@@ -176,9 +161,8 @@ async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: Sandbox
     await executor.run(attempt_of(step("sleep 1000 > /dev/null 2>&1 & :"), sandbox_id=sandbox_id))
     assert await scored(executor, command, sandbox_id, secret) == 1.0
     assert await scored(executor, command, sandbox_id, secret) == 1.0
-    result = await executor.run(attempt_of(step("ls -A"), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed)
-    assert result.succeeded.env_step.stdout.inline == b"solution.py\n"
+    result = await completed(executor, step("ls -A"), sandbox_id=sandbox_id)
+    assert result.env_step.stdout.inline == b"solution.py\n"
 
 
 # A program under test that writes the memory of whoever started it, its tests and a report.
@@ -244,9 +228,7 @@ async def test_a_program_that_is_started_apart_changes_nothing_of_its_test(
     files = [inline_file("judge/check.py", STARTS_IT), inline_file("judge/apart.py", APART.read_bytes())]
     scoped = "scoped" if landlock_version() >= SIGNALS_ARE_SCOPED else "not"
     judge = suite(f"python3 -B judge/check.py {scoped}", *files, in_sandbox=in_sandbox)
-    result = await executor.run(attempt_of(judge, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    reward = result.succeeded.reward
+    reward = (await completed(executor, judge, sandbox_id=sandbox_id)).reward
     measured(f"a program started apart: score {reward.score:g}, the honest one is 0")
     assert reward.score == 0.0
     said = reward.command.stdout.inline.decode()

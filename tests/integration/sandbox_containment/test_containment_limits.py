@@ -16,9 +16,9 @@ from callsheet.managers.sandbox.isolation.takers import DescriptorRoom, EpollRoo
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import (
-    ANSWER_SECONDS,
     open_backend,
     open_sandbox,
+    open_sandboxes,
     python,
     run,
     shell,
@@ -27,6 +27,7 @@ from tests.support.sandboxes import (
     until_file,
     until_sleepers_are,
 )
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
@@ -78,7 +79,7 @@ async def test_a_memory_bomb_ends_and_the_sandbox_survives(settings: SandboxSett
         assert await shell(sandbox, "echo alive") == "alive\n"
 
 
-async def test_shared_memory_is_there_in_moderation(settings: SandboxSettings) -> None:
+async def test_shared_memory_is_there_in_moderation(sandbox: AgentSandbox) -> None:
     code = """
 import mmap, multiprocessing, os
 for _ in range(40):
@@ -91,12 +92,11 @@ for _ in range(40):
 with multiprocessing.get_context("fork").Pool(2) as pool:
     print(sum(pool.map(abs, range(-9, 0))))
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == "45\n"
+    assert await python(sandbox, code) == "45\n"
 
 
 @pytest.mark.parametrize("raised", [False, True])
-async def test_only_a_keys_length_of_a_file_can_be_locked_in_memory(settings: SandboxSettings, raised: bool) -> None:
+async def test_only_a_keys_length_of_a_file_can_be_locked_in_memory(sandbox: AgentSandbox, raised: bool) -> None:
     """Locked pages of a file stay in memory while a sandbox is frozen."""
     code = f"""
 import ctypes, mmap, resource, sys
@@ -113,8 +113,7 @@ try:
 except ValueError:
     print("refused")
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == "0 0\n-1 12\nrefused\n"
+    assert await python(sandbox, code) == "0 0\n-1 12\nrefused\n"
 
 
 async def test_many_small_processes_that_fill_the_memory_leave_the_sandbox_alive(settings: SandboxSettings) -> None:
@@ -179,9 +178,7 @@ while True:
 
 async def _until_limit(sandbox: AgentSandbox) -> None:
     """Nothing can be started in the sandbox once the bomb is at its limit, so this looks from outside."""
-    with anyio.fail_after(ANSWER_SECONDS):
-        while "at-limit" not in _names_below(sandbox.agent_pid):  # noqa: ASYNC110 - forks are no events here
-            await anyio.sleep(0.01)
+    await until(lambda: "at-limit" in _names_below(sandbox.agent_pid), every_s=0.01)
 
 
 def _names_below(pid: int) -> set[str]:
@@ -193,16 +190,10 @@ def _names_below(pid: int) -> set[str]:
 
 
 async def test_one_sandboxes_processes_do_not_count_against_another(settings: SandboxSettings) -> None:
-    async with open_backend(settings) as backend:
-        first = await backend.create(spec_for(settings, "first", max_processes=20), lambda _: None)
-        second = await backend.create(spec_for(settings, "second", max_processes=20), lambda _: None)
-        try:
-            fill = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 >/dev/null 2>&1 & done; echo filled"
-            assert await shell(first, fill) == "filled\n"
-            assert await shell(second, fill) == "filled\n"
-        finally:
-            await first.destroy()
-            await second.destroy()
+    async with open_sandboxes(settings, "first", "second", max_processes=20) as (first, second):
+        fill = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 >/dev/null 2>&1 & done; echo filled"
+        assert await shell(first, fill) == "filled\n"
+        assert await shell(second, fill) == "filled\n"
 
 
 async def test_the_bounds_of_a_sandbox_are_not_the_machines(settings: SandboxSettings) -> None:
@@ -283,18 +274,17 @@ def _is_in_memory(path: str) -> bool:
         os.close(file)
 
 
-async def test_files_of_the_system_stay_in_memory_and_are_not_written_out(settings: SandboxSettings) -> None:
+async def test_files_of_the_system_stay_in_memory_and_are_not_written_out(sandbox: AgentSandbox) -> None:
     # No process has it mapped.
     file = "/usr/share/common-licenses/GPL-2"
     drop = f"import os; os.posix_fadvise(os.open('{file}', os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)"
-    async with open_sandbox(settings) as sandbox:
-        await shell(sandbox, f"cat {file} >/dev/null")
-        await python(sandbox, drop)
-        await shell(sandbox, "sync; sync -f /usr/bin")
-        assert _is_in_memory(file)
+    await shell(sandbox, f"cat {file} >/dev/null")
+    await python(sandbox, drop)
+    await shell(sandbox, "sync; sync -f /usr/bin")
+    assert _is_in_memory(file)
 
 
-async def test_a_program_may_filter_its_own_system_calls(settings: SandboxSettings) -> None:
+async def test_a_program_may_filter_its_own_system_calls(sandbox: AgentSandbox) -> None:
     code = """
 import ctypes, os, struct
 library = ctypes.CDLL(None, use_errno=True)
@@ -310,9 +300,8 @@ for _ in range(4):
         os._exit(library.syscall(110) != -1)
 print(library.syscall(110), ctypes.get_errno(), [os.wait()[1] for _ in range(4)])
 """
-    async with open_sandbox(settings) as sandbox:
-        for _ in range(3):
-            assert await python(sandbox, code) == "-1 5 [0, 0, 0, 0]\n"
+    for _ in range(3):
+        assert await python(sandbox, code) == "-1 5 [0, 0, 0, 0]\n"
 
 
 _HOLDS = {
@@ -337,21 +326,15 @@ time.sleep(1000)
     answers = iter([False, True] * 2)
     rooms: dict[str, EpollRoom | DescriptorRoom]
     rooms = {"watches": EpollRoom(takers, lambda: next(answers)), "descriptors on their way": DescriptorRoom(takers)}
-    async with open_backend(settings) as backend:
-        quiet = await backend.create(spec_for(settings, "quiet"), lambda _: None)
-        holder = await backend.create(spec_for(settings, "holder"), lambda _: None)
-        try:
-            for sandbox in (quiet, holder):
-                takers.add(sandbox, sandbox.agent_pid)
-            await shell(quiet, "sleep 1000 >/dev/null 2>&1 &")
-            await rooms[held].make()
-            await until_file_of(holder, code)
-            await rooms[held].make()
-            await until_sleepers_are([["sleep", "1000"]])
-            await python(holder, "import os\nwhile sum(name.isdigit() for name in os.listdir('/proc')) > 2: pass")
-        finally:
-            await quiet.destroy()
-            await holder.destroy()
+    async with open_sandboxes(settings, "quiet", "holder") as (quiet, holder):
+        for sandbox in (quiet, holder):
+            takers.add(sandbox, sandbox.agent_pid)
+        await shell(quiet, "sleep 1000 >/dev/null 2>&1 &")
+        await rooms[held].make()
+        await until_file_of(holder, code)
+        await rooms[held].make()
+        await until_sleepers_are([["sleep", "1000"]])
+        await python(holder, "import os\nwhile sum(name.isdigit() for name in os.listdir('/proc')) > 2: pass")
 
 
 async def until_file_of(sandbox: AgentSandbox, code: str) -> None:
@@ -361,18 +344,3 @@ async def until_file_of(sandbox: AgentSandbox, code: str) -> None:
         anyio.Event(),
     )
     await until_file(sandbox, "holds")
-
-
-async def test_an_output_flood_is_bounded(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        command = CommandSpec(("/bin/sh", "-c", "head -c 200000000 /dev/zero"), max_output_bytes=10_000)
-        outcome = await sandbox.execute(command, anyio.Event())
-        assert (len(outcome.stdout), outcome.stdout_dropped) == (10_000, 199_990_000)
-
-
-async def test_daemons_end_with_the_sandbox(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        daemon = "(trap '' TERM HUP; exec setsid sleep 1000) >/dev/null 2>&1 </dev/null &"
-        await shell(sandbox, daemon * 3)
-        await until_sleepers_are([["sleep", "1000"]] * 3)
-    await until_sleepers_are([])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -11,16 +10,18 @@ import pytest
 from callsheet.managers.executor import Broken, Completed
 from callsheet.managers.sandbox.agent.filters import MOST_FILTERS
 from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
-from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.isolation.kernel_bounds import most_netlink_sockets, most_processes
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 
+from tests.support.executor_runs import completed
+from tests.support.expected import expect
 from tests.support.measurements import Measured
 from tests.support.neighbours import MEMORY_MIB, PROCESSES, make, neighbour, python_step, until_the_next_reset_works
 from tests.support.sandbox_attempts import attempt_of, reset, step
 from tests.support.sandboxes import tells
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
@@ -272,14 +273,6 @@ threading.Event().wait()
 """
 
 
-@pytest.fixture(scope="module")
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    """One for all attacks, each of which it must survive unharmed."""
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
 @pytest.mark.parametrize("name", TAKEN)
 async def test_what_the_kernel_has_for_all_is_bounded(
     executor: SandboxExecutor, settings: SandboxSettings, measured: Measured, name: str
@@ -289,9 +282,8 @@ async def test_what_the_kernel_has_for_all_is_bounded(
     code, most = TAKEN[name]
     async with neighbour(executor, measured):
         sandbox_id = await make(executor, "attacker")
-        result = await executor.run(attempt_of(python_step(code), sandbox_id=sandbox_id))
-        assert isinstance(result, Completed), result
-        assert int(result.succeeded.env_step.stdout.inline) <= most
+        result = await completed(executor, python_step(code), sandbox_id=sandbox_id)
+        assert int(result.env_step.stdout.inline) <= most
         await until_the_next_reset_works(executor)
 
 
@@ -353,20 +345,17 @@ async def test_descriptors_on_their_way_leave_room_for_the_managers(
         attack = attempt_of(python_step(_SENDING.format(late=late)), sandbox_id=sandbox_id)
         tasks.start_soon(executor.run, attack)
         with anyio.fail_after(60):
-            while not _is_waiting(executor, sandbox_id):  # noqa: ASYNC110 - what it holds is no event here
-                await anyio.sleep(0.05)
+            await until(lambda: _is_waiting(executor, sandbox_id), every_s=0.05)
             for _ in range(3):
                 other = await make(executor, "third")
-                result = await executor.run(attempt_of(step("true", trajectory="third"), sandbox_id=other))
-                assert isinstance(result, Completed), result
+                await completed(executor, step("true", trajectory="third"), sandbox_id=other)
         attack.stop_requested.set()
 
 
 def _is_waiting(executor: SandboxExecutor, sandbox_id: str) -> bool:
     """Whether the attack has taken what it can, or was ended for it."""
     state = next(state for state in executor.sandboxes() if state.sandbox_id == sandbox_id)
-    sandbox = executor.find_sandbox(state)
-    assert isinstance(sandbox, AgentSandbox)
+    sandbox = expect(AgentSandbox, executor.find_sandbox(state))
     inside = psutil.Process(sandbox.agent_pid).children(recursive=True)
     return not inside or any(Path(f"/proc/{process.pid}/root/work/taken").exists() for process in inside)
 
@@ -374,8 +363,7 @@ def _is_waiting(executor: SandboxExecutor, sandbox_id: str) -> bool:
 async def test_more_processes_than_one_may_have_are_refused(executor: SandboxExecutor) -> None:
     action = reset(trajectory="many")
     action.env_reset.max_processes = 1_000_000
-    result = await executor.run(attempt_of(action))
-    assert isinstance(result, Broken)
+    result = expect(Broken, await executor.run(attempt_of(action)))
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "too_many_processes")
     assert "max_processes: 1000000: must be at most" in result.failed.message
     action = reset(trajectory="some")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.process_tree import cpu_seconds_below
-from callsheet.managers.sandbox.settings import SandboxSettings
 
-from tests.support.sandboxes import open_sandbox, running_commands, shell, until_file, until_still
+from tests.support.sandboxes import running_commands, shell, until_file, until_still
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
@@ -34,19 +34,17 @@ while True:
 """
 
 
-async def test_nothing_inside_undoes_a_pause(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        await shell(sandbox, f"python3 -c '{_WAKING}' & while [ ! -e begun ]; do sleep 0.01; done")
-        await sandbox.pause()
-        await until_still(lambda: cpu_seconds_below(sandbox.agent_pid))
+async def test_nothing_inside_undoes_a_pause(sandbox: AgentSandbox) -> None:
+    await shell(sandbox, f"python3 -c '{_WAKING}' & while [ ! -e begun ]; do sleep 0.01; done")
+    await sandbox.pause()
+    await until_still(lambda: cpu_seconds_below(sandbox.agent_pid))
 
 
-async def test_what_goes_on_in_a_pause_is_stopped_again(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        await shell(sandbox, "sh -c 'echo > begun; while :; do :; done' >/dev/null 2>&1 &")
-        await until_file(sandbox, "begun")
-        await sandbox.pause()
-        for process, line in running_commands():
-            if line[0] == "sh":
-                process.resume()
-        await until_still(lambda: cpu_seconds_below(sandbox.agent_pid))
+async def test_what_goes_on_in_a_pause_is_stopped_again(sandbox: AgentSandbox) -> None:
+    await shell(sandbox, "sh -c 'echo > begun; while :; do :; done' >/dev/null 2>&1 &")
+    await until_file(sandbox, "begun")
+    await sandbox.pause()
+    for process, line in running_commands():
+        if line[0] == "sh":
+            process.resume()
+    await until_still(lambda: cpu_seconds_below(sandbox.agent_pid))

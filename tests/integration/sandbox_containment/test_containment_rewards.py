@@ -6,7 +6,6 @@ The judge fails: its honest score is 0. It waits before it says so, for as long 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from callsheet.managers.sandbox.provisioning_settings import ProvisioningSetting
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2
 
+from tests.support.executor_runs import completed
+from tests.support.expected import expect
 from tests.support.measurements import Measured
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
@@ -121,18 +122,8 @@ _PLANTED = {
 }
 
 
-@pytest.fixture(scope="module")
-async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
-    """One for all."""
-    built = build_sandbox_executor(settings)
-    yield built
-    await built.close()
-
-
 async def _make(executor: SandboxExecutor) -> str:
-    result = await executor.run(attempt_of(reset(), resources={"memory": 256}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
+    return (await completed(executor, reset(), resources={"memory": 256})).env_reset.sandbox_id
 
 
 async def _run(executor: SandboxExecutor, sandbox_id: str, script: str) -> str:
@@ -146,9 +137,7 @@ async def _run(executor: SandboxExecutor, sandbox_id: str, script: str) -> str:
 async def _session(executor: SandboxExecutor, sandbox_id: str, script: str) -> str:
     action = step(script)
     action.env_step.session = "main"
-    result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_step.stdout.inline.decode()
+    return (await completed(executor, action, sandbox_id=sandbox_id)).env_step.stdout.inline.decode()
 
 
 async def _score(
@@ -175,9 +164,7 @@ async def _score(
 
 def _sandbox(executor: SandboxExecutor, sandbox_id: str) -> AgentSandbox:
     state = manager_service_pb2.SandboxState(job_id="job", trajectory_id="trajectory", sandbox_id=sandbox_id)
-    found = executor.find_sandbox(state)
-    assert isinstance(found, AgentSandbox)
-    return found
+    return expect(AgentSandbox, executor.find_sandbox(state))
 
 
 async def _leave(executor: SandboxExecutor, sandbox_id: str, code: str) -> None:
@@ -186,9 +173,7 @@ async def _leave(executor: SandboxExecutor, sandbox_id: str, code: str) -> None:
     script = (
         "setsid python3 -I attack.py </dev/null >/dev/null 2>&1 &\nwhile [ ! -e ready ]; do sleep 0.01; done; rm ready"
     )
-    result = await executor.run(attempt_of(step(script, *files), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    assert result.succeeded.env_step.exit_code == 0
+    assert (await completed(executor, step(script, *files), sandbox_id=sandbox_id)).env_step.exit_code == 0
 
 
 _REPORTING = ("python3", "judge.py", "{report}")
@@ -319,9 +304,7 @@ async def test_the_root_of_an_image_forges_no_score_by_the_agent(
     try:
         action = reset()
         action.env_reset.image = "tiny"
-        made = await executor.run(attempt_of(action, resources={"memory": 256}))
-        assert isinstance(made, Completed), made
-        sandbox_id = made.succeeded.env_reset.sandbox_id
+        sandbox_id = (await completed(executor, action, resources={"memory": 256})).env_reset.sandbox_id
         # Nothing is uploaded before: whatever the agent needs for that it would have by then.
         await _run(executor, sandbox_id, _REPLACE)
         score, _ = await _score(executor, sandbox_id, ("/bin/sh", "-c", "cat judge.py >/dev/null && exit 1"))

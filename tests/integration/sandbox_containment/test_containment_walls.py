@@ -7,9 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from callsheet.managers.sandbox.agent_client.sandbox import AgentSandbox
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
-from tests.support.sandboxes import open_sandbox, python, run, shell
+from tests.support.sandboxes import python, run, shell
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +33,7 @@ _SYSCALLS = {
 }
 
 
-async def test_there_is_no_network(settings: SandboxSettings) -> None:
+async def test_there_is_no_network(sandbox: AgentSandbox) -> None:
     # Kernels with tunnel drivers put one of each, which is down, into every network of its own.
     code = """
 import fcntl, socket, struct
@@ -47,11 +48,10 @@ for address in (("192.0.2.1", 80), ("169.254.169.254", 80)):
     except OSError:
         print("refused")
 """
-    async with open_sandbox(settings) as sandbox:
-        assert (await python(sandbox, code)).splitlines() == ["['lo']", "refused", "refused"]
+    assert (await python(sandbox, code)).splitlines() == ["['lo']", "refused", "refused"]
 
 
-async def test_foreign_socket_families_do_not_exist(settings: SandboxSettings) -> None:
+async def test_foreign_socket_families_do_not_exist(sandbox: AgentSandbox) -> None:
     code = """
 import socket
 for family in (17, 29, 31, 38, 40, 42):
@@ -62,11 +62,10 @@ for family in (17, 29, 31, 38, 40, 42):
         except OSError:
             pass
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == ""
+    assert await python(sandbox, code) == ""
 
 
-async def test_the_system_is_read_only(settings: SandboxSettings) -> None:
+async def test_the_system_is_read_only(sandbox: AgentSandbox) -> None:
     code = """
 for path in ("/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/x", "/run/x", "/run/callsheet/agent/loop.py", "/opt/x",
              "/dev/x", "/var/x", "/proc/x"):
@@ -76,22 +75,20 @@ for path in ("/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/x", "/run/x", "/
     except OSError:
         pass
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == ""
+    assert await python(sandbox, code) == ""
 
 
 async def test_temporary_files_and_homes_of_the_host_are_out_of_sight(
-    settings: SandboxSettings, tmp_path: Path
+    sandbox: AgentSandbox, settings: SandboxSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "host-file").write_text("secret")
-    async with open_sandbox(settings) as sandbox:
-        assert await shell(sandbox, "ls -A /tmp /var/tmp") == "/tmp:\n\n/var/tmp:\n"
-        assert await shell(sandbox, f"ls -d {tmp_path} 2>/dev/null || true") == ""
-        if settings.isolation is Isolation.BUBBLEWRAP:
-            assert await shell(sandbox, "ls -A /root /home /sys /boot 2>/dev/null || true") == ""
+    assert await shell(sandbox, "ls -A /tmp /var/tmp") == "/tmp:\n\n/var/tmp:\n"
+    assert await shell(sandbox, f"ls -d {tmp_path} 2>/dev/null || true") == ""
+    if settings.isolation is Isolation.BUBBLEWRAP:
+        assert await shell(sandbox, "ls -A /root /home /sys /boot 2>/dev/null || true") == ""
 
 
-async def test_processes_of_the_host_are_out_of_sight(settings: SandboxSettings) -> None:
+async def test_processes_of_the_host_are_out_of_sight(sandbox: AgentSandbox) -> None:
     code = f"""
 import os
 print(len([name for name in os.listdir("/proc") if name.isdigit()]))
@@ -101,11 +98,10 @@ try:
 except ProcessLookupError:
     print("unknown")
 """
-    async with open_sandbox(settings) as sandbox:
-        assert (await python(sandbox, code)).splitlines() == ["2", "unknown"]
+    assert (await python(sandbox, code)).splitlines() == ["2", "unknown"]
 
 
-async def test_kernel_settings_and_devices_cannot_be_opened(settings: SandboxSettings) -> None:
+async def test_kernel_settings_and_devices_cannot_be_opened(sandbox: AgentSandbox) -> None:
     code = """
 import os
 for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/shmall",
@@ -124,11 +120,10 @@ for path in ("/proc/1/root/etc/shadow", "/proc/kcore", "/proc/1/environ", "/etc/
     except OSError:
         pass
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == ""
+    assert await python(sandbox, code) == ""
 
 
-async def test_dangerous_system_calls_are_refused(settings: SandboxSettings) -> None:
+async def test_dangerous_system_calls_are_refused(sandbox: AgentSandbox) -> None:
     code = f"""
 import ctypes
 library = ctypes.CDLL(None, use_errno=True)
@@ -136,13 +131,12 @@ for name, (number, *arguments) in {_SYSCALLS!r}.items():
     answer = library.syscall(number, *arguments)
     print(name, "allowed" if answer >= 0 else ctypes.get_errno())
 """
-    async with open_sandbox(settings) as sandbox:
-        answers = dict(line.rsplit(" ", 1) for line in (await python(sandbox, code)).splitlines())
+    answers = dict(line.rsplit(" ", 1) for line in (await python(sandbox, code)).splitlines())
     assert set(answers) == set(_SYSCALLS)
     assert {name for name, answer in answers.items() if answer not in {"1", "38"}} == set()
 
 
-async def test_the_first_process_cannot_be_slowed_or_starved(settings: SandboxSettings) -> None:
+async def test_the_first_process_cannot_be_slowed_or_starved(sandbox: AgentSandbox) -> None:
     code = """
 import ctypes, os, resource, struct
 library = ctypes.CDLL(None, use_errno=True)
@@ -170,14 +164,13 @@ os.nice(1)
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 print(os.getpriority(os.PRIO_PROCESS, 0) - before, os.sched_getscheduler(0) == os.SCHED_BATCH)
 """
-    async with open_sandbox(settings) as sandbox:
-        assert await python(sandbox, code) == "True\n1 True\n"
-        # Of a container the engine says how nice it is.
-        nicer = int(await shell(sandbox, "nice")) + 5
-        assert await shell(sandbox, "nice -n 5 nice; ulimit -n 50; ulimit -n") == f"{nicer}\n50\n"
+    assert await python(sandbox, code) == "True\n1 True\n"
+    # Of a container the engine says how nice it is.
+    nicer = int(await shell(sandbox, "nice")) + 5
+    assert await shell(sandbox, "nice -n 5 nice; ulimit -n 50; ulimit -n") == f"{nicer}\n50\n"
 
 
-async def test_privileges_cannot_be_gained(settings: SandboxSettings) -> None:
+async def test_privileges_cannot_be_gained(sandbox: AgentSandbox) -> None:
     code = """
 import os
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -189,26 +182,23 @@ try:
 except OSError:
     print("refused")
 """
-    async with open_sandbox(settings) as sandbox:
-        expected = ["0000000000000000 0000000000000000 1 2", "False", "refused"]
-        assert (await python(sandbox, code)).splitlines() == expected
+    expected = ["0000000000000000 0000000000000000 1 2", "False", "refused"]
+    assert (await python(sandbox, code)).splitlines() == expected
 
 
-async def test_the_first_process_cannot_be_signalled(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        for number in (2, 9, 15, 19):
-            await run(sandbox, "/bin/sh", "-c", f"kill -{number} 1")
-        assert await shell(sandbox, "echo alive") == "alive\n"
+async def test_the_first_process_cannot_be_signalled(sandbox: AgentSandbox) -> None:
+    for number in (2, 9, 15, 19):
+        await run(sandbox, "/bin/sh", "-c", f"kill -{number} 1")
+    assert await shell(sandbox, "echo alive") == "alive\n"
 
 
-async def test_the_first_processes_descriptors_are_out_of_reach(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        assert (await run(sandbox, "ls", "/proc/1/fd")).failed
-        listing = await python(sandbox, "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])")
-        assert listing == "[0, 1, 2]\n"
+async def test_the_first_processes_descriptors_are_out_of_reach(sandbox: AgentSandbox) -> None:
+    assert (await run(sandbox, "ls", "/proc/1/fd")).failed
+    listing = await python(sandbox, "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])")
+    assert listing == "[0, 1, 2]\n"
 
 
-async def test_keystrokes_cannot_be_injected(settings: SandboxSettings) -> None:
+async def test_keystrokes_cannot_be_injected(sandbox: AgentSandbox) -> None:
     code = """
 import fcntl
 for request in (0x5412, 0x541C):
@@ -218,11 +208,10 @@ for request in (0x5412, 0x541C):
     except OSError as error:
         print(error.errno)
 """
-    async with open_sandbox(settings) as sandbox:
-        assert (await python(sandbox, code)).splitlines() == ["1", "1"]
+    assert (await python(sandbox, code)).splitlines() == ["1", "1"]
 
 
-async def test_cores_cannot_be_widened(settings: SandboxSettings) -> None:
+async def test_cores_cannot_be_widened(sandbox: AgentSandbox, settings: SandboxSettings) -> None:
     core = min(settings.cores)
     code = """
 import os
@@ -232,14 +221,12 @@ except OSError:
     pass
 print(sorted(os.sched_getaffinity(0)))
 """
-    async with open_sandbox(settings) as sandbox:
-        await sandbox.grant(frozenset({core}))
-        assert await python(sandbox, code) == f"[{core}]\n"
+    await sandbox.grant(frozenset({core}))
+    assert await python(sandbox, code) == f"[{core}]\n"
 
 
-async def test_the_payload_is_never_the_hosts_root(settings: SandboxSettings) -> None:
-    async with open_sandbox(settings) as sandbox:
-        uids = psutil.Process(sandbox.agent_pid).uids()
-        assert 0 not in uids
-        if os.geteuid() != 0:
-            assert set(uids) == {os.geteuid()}
+async def test_the_payload_is_never_the_hosts_root(sandbox: AgentSandbox) -> None:
+    uids = psutil.Process(sandbox.agent_pid).uids()
+    assert 0 not in uids
+    if os.geteuid() != 0:
+        assert set(uids) == {os.geteuid()}
