@@ -331,7 +331,7 @@ class Stranger(NamedTuple):
 # Memory of sandboxes by need: booked is what one holds and a share of the rest of its demand.
 #
 # A sandbox's grant names its demand, which is its limit. Its manager gives it the whole of that only while
-# something runs in it, and has others wait meanwhile if the node lacks it; see docs/concepts/architecture.md.
+# something runs in it, and has others wait meanwhile if the node lacks it; see docs/concepts/rules.md.
 
 ROOM_TO_RUN: Final = 5
 """A sandbox is booked with one part in so many of what it would need beyond what it holds.
