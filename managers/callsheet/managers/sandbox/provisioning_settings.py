@@ -43,8 +43,8 @@ class RegistrySettings:
     registries: Annotated[
         tuple[str, ...],
         Setting(
-            "Registry that images may be pulled from, such as docker.io, or '*' for any; repeatable. Names without a "
-            "registry are looked for in the first one. By default nothing is pulled.",
+            "Registry that images may be pulled from, such as docker.io, or '*' for any; repeatable. A name without a "
+            "registry means the first one. By default nothing is pulled.",
             flag="--registry",
             variable="CALLSHEET_REGISTRY",
             metavar="HOST[:PORT]",
@@ -56,8 +56,8 @@ class RegistrySettings:
     insecure_registries: Annotated[
         tuple[str, ...],
         Setting(
-            "Registry that may be asked without TLS, or with a certificate that nobody vouches for; repeatable. Those "
-            "on the machine's own loopback address need not be named.",
+            "Registry to use without TLS, or with a certificate that no authority signed; repeatable. Registries on "
+            "the machine's own loopback address need no entry.",
             flag="--insecure-registry",
             variable="CALLSHEET_INSECURE_REGISTRY",
             metavar="HOST[:PORT]",
@@ -78,14 +78,14 @@ class RegistrySettings:
     image_tag_s: Annotated[
         float,
         Setting(
-            "Seconds for which a tag means the image that it meant when it was last looked up.",
+            "Seconds for which the last look-up of a tag holds.",
             variable="CALLSHEET_IMAGE_TAG_S",
             least=0,
         ),
     ] = 3600.0
     concurrent_pulls: Annotated[
         int,
-        Setting("Images that are pulled at the same time.", variable="CALLSHEET_CONCURRENT_PULLS", least=1),
+        Setting("The most images that are pulled at once.", variable="CALLSHEET_CONCURRENT_PULLS", least=1),
     ] = 2
     pull_timeout_s: Annotated[
         float,
@@ -138,22 +138,22 @@ class BuildSettings:
     build_images: Annotated[
         bool,
         Setting(
-            "Build images of Dockerfiles with buildah, which an env_reset may bring along. Their RUN steps run outside "
-            "of any sandbox: only for Dockerfiles that you trust.",
+            "Build the Dockerfiles of env_resets with buildah. Their RUN steps run outside of any sandbox: only for "
+            "Dockerfiles that you trust.",
             variable="CALLSHEET_BUILD_IMAGES",
         ),
     ] = False
     builds_for: Annotated[
         BuildsFor,
         Setting(
-            "Whose Dockerfiles are built: the operator's, with the machine's network, and none where callers have "
-            "tokens; or also those of jobs with tokens, with what --network names and nothing else.",
+            "The owners of Dockerfiles that are built: operator builds with the machine's network, and nothing for "
+            "callers with tokens; jobs also builds for jobs with tokens, with the destinations of --network only.",
             variable="CALLSHEET_BUILDS_FOR",
         ),
     ] = BuildsFor.OPERATOR
     concurrent_builds: Annotated[
         int,
-        Setting("Images that are built at the same time.", variable="CALLSHEET_CONCURRENT_BUILDS", least=1),
+        Setting("The most images that are built at once.", variable="CALLSHEET_CONCURRENT_BUILDS", least=1),
     ] = 1
     build_timeout_s: Annotated[
         float,
@@ -167,7 +167,7 @@ class BuildSettings:
     build_storage_mib: Annotated[
         int,
         Setting(
-            "The most that images which others are built on may take on disk between builds, in MiB.",
+            "The most disk for base images between builds, in MiB.",
             variable="CALLSHEET_BUILD_STORAGE_MIB",
             least=0,
         ),
@@ -206,20 +206,20 @@ class ProvisioningSettings:
     layer_cache_mib: Annotated[
         int,
         Setting(
-            "The most that unpacked images and the files that set-ups left may take on disk, in MiB.",
+            "The most disk for unpacked images and for the files of set-ups, in MiB.",
             variable="CALLSHEET_LAYER_CACHE_MIB",
             least=1,
         ),
     ] = 20 << 10
     keep_set_ups: Annotated[
-        bool, Setting("Begin sandboxes with the files that the same set-up left before, instead of repeating it.")
+        bool, Setting("Start a sandbox with the files that the same set-up left before, instead of repeating it.")
     ] = True
     largest_set_up_mib: Annotated[int, AtLeast(1)] = 1 << 10
     memory_limit_mib: Annotated[
         int | None,
         Setting(
-            "The most memory that all sandboxes of this manager may have together, in MiB. By need, what does not fit "
-            "waits; otherwise it is refused.",
+            "The most memory of all sandboxes of this manager together, in MiB. With --memory-by-need a sandbox that "
+            "does not fit waits; otherwise it is refused.",
             flag="--sandbox-memory-mib",
             variable="CALLSHEET_SANDBOX_MEMORY_MIB",
             default_text="the node's memory by need, otherwise no limit but what the scheduler books",
@@ -229,15 +229,15 @@ class ProvisioningSettings:
     memory_by_need: Annotated[
         bool,
         Setting(
-            "Give a sandbox its whole memory while a command runs in it, and keep for it between them what it holds; "
-            "otherwise all of it is kept for its life. Needs control groups that bound memory.",
+            "Give a sandbox its whole memory only while a command runs in it, and between commands the memory that it "
+            "holds. Otherwise it has the whole memory for its life. Needs control groups that bound memory.",
             variable="CALLSHEET_MEMORY_BY_NEED",
         ),
     ] = True
     warm_memory_mib: Annotated[
         int | None,
         Setting(
-            "What sandboxes that nobody asked for yet may hold together, in MiB; 0 keeps none ready.",
+            "The most memory of sandboxes that are ready before a request, in MiB; 0 keeps none ready.",
             variable="CALLSHEET_WARM_MEMORY_MIB",
             default_text="what the machine has for actions",
             least=0,
