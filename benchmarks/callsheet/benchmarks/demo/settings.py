@@ -26,7 +26,7 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """Program to run, with its arguments.
+    """Settings of the demo.
 
     Attributes:
         cache: Where inputs are kept between runs.
