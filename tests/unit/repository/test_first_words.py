@@ -16,7 +16,7 @@ _WRONG = re.compile(r'^ *"""(?:What|Which|Who|Where|Whether|Of)\b.*', re.MULTILI
 _ROOMS = """\
 benchmarks 5
 benchmarks/dashboard 4
-benchmarks/demo 10
+benchmarks/demo 9
 benchmarks/dispatch 9
 benchmarks/measuring 8
 benchmarks/real 8
@@ -25,7 +25,7 @@ benchmarks/sandbox 3
 benchmarks/simulator 61
 benchmarks/storm 1
 cli 15
-clients/client 38
+clients/client 23
 clients/dashboard 30
 clients/environments 32
 clients/evaluation 7

@@ -8,7 +8,7 @@ import pytest
 from callsheet.scheduler.core.state.entities import Action
 from callsheet.scheduler.core.state.transitions import CHANGES, FAILED, SUBMITTED, Change, ImpossibleChangeError
 from callsheet.scheduler.core.words.events import AttemptCancelled, SandboxLost, TimerFired
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, FailureKind, Timeouts
+from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, Timeouts
 from callsheet.scheduler.core.words.registration import SandboxRef
 
 from scripts.action_states import PAGE, drawn_on
@@ -74,7 +74,8 @@ def happen(change: Change, world: CoreWorld, manager: FakeManager) -> CoreWorld:
 def test_each_change_happens(source: ActionState, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     waits_for_sandbox = change is FAILED and source is QUEUED
     world, manager = an_action(source, ActionKind.ENV_STEP if waits_for_sandbox else ActionKind.GENERATE)
-    seen, make = [], Action.change
+    seen: list[tuple[ActionKey, ActionState, Change]] = []
+    make = Action.change
 
     def note(action: Action, by: Change) -> None:
         seen.append((action.key, action.state, by))
