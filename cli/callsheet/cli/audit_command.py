@@ -30,15 +30,15 @@ def audit(
     act: Annotated[Act | None, typer.Option(help="Only these.", show_default="all")] = None,
     job: Annotated[str, typer.Option(help="Only acts on this job, or by its token.")] = "",
     token: Annotated[str, typer.Option(help="Only acts by or on the token of this id.")] = "",
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The last so many.")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The most entries, the newest ones.")] = 100,
     data_dir: DataDir,
     tokens: Tokens,
     as_json: AsJson = False,
 ) -> None:
-    """Show changes: who made them, from where, with which result.
+    """Show changes with their callers, addresses and results.
 
-    It reads files of the scheduler's machine, DATA_DIR/audit.jsonl and one beside the tokens, as their user. The oldest
-    line comes first. With --json each line is the object that was written.
+    It reads DATA_DIR/audit.jsonl and the file beside the tokens, so it runs on the scheduler's machine as their user.
+    The oldest line comes first. With --json each line is the object in the file.
     """
     named = {"scheduler": data_dir / "audit.jsonl", "tokens": tokens.with_suffix(".audit.jsonl")}
     former = {f"{name}, earlier": path.with_name(f"{path.name}.1") for name, path in named.items()}

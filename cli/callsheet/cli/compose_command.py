@@ -20,14 +20,15 @@ def certificates(
     *,
     host: Hosts,
     directory: Annotated[
-        Path, typer.Option(help="Where they are; made for you alone.", file_okay=False, show_default="this one")
+        Path,
+        typer.Option(help="Directory of the files; made for your user only.", file_okay=False, show_default="this one"),
     ] = Path(),
-    name: Annotated[str, typer.Option(help="Of the server, and of its files.")] = "server",
+    name: Annotated[str, typer.Option(help="Name of the server, and of its files.")] = "server",
 ) -> None:
     """Make an authority, and a server's certificate and key.
 
-    The files are ca.pem, ca.key, server.pem and server.key. What is there stays as it is. A certificate that lacks a
-    --host is signed again with it, for the same key. It is for localhost, too.
+    The files are ca.pem, ca.key, server.pem and server.key. Existing files stay. But a certificate that lacks a --host
+    is signed again with the host, for the same key. The certificate is for localhost, too.
     """
     with needs("compose"):
         from callsheet.deploy.certificates import LOCAL, write_certificates
@@ -49,9 +50,8 @@ def compose_setup(
 ) -> None:
     """Make the secrets and the .env of docker-compose.yml.
 
-    What is there stays as it is, but for certificates that lack a --host: they are signed again with it, for the same
-    key. The secrets are for the user who runs this, or for user 10001 if that is root; the
-    containers run as that user.
+    Existing files stay. But a certificate that lacks a --host is signed again with the host, for the same key. The
+    secrets belong to the user of this command, or to user 10001 if that is root; the containers run as that user.
     """
     with needs("compose"):
         from callsheet.deploy.compose_files import choose_owner, write_compose_files

@@ -14,19 +14,19 @@ from callsheet.options.declaration import holds_secret
 from typer.core import TyperGroup
 
 config_app = typer.Typer(
-    help="Check the file of settings, and show where values come from.", no_args_is_help=True, rich_markup_mode=None
+    help="Check the file of settings, and show the sources of values.", no_args_is_help=True, rich_markup_mode=None
 )
 _SECRET: Final = "(a secret)"
 
 
 @config_app.callback()
 def _config() -> None:
-    """Check the file of settings, and show where values come from."""
+    """Check the file of settings, and show the sources of values."""
 
 
 @config_app.command()
 def check(context: typer.Context) -> None:
-    """Tell all that is wrong in the file of settings.
+    """Report every error in the file of settings.
 
     Each wrong table, key or value is a line on standard error, with its rule; the exit code is 2 then. Nothing is
     started.
@@ -54,9 +54,9 @@ def show(
     words: Annotated[list[str], typer.Argument(help="A command, and options of it.", metavar="COMMAND [OPTION]...")],
     as_json: AsJson = False,
 ) -> None:
-    """Show the value of each option of a command, and where it comes from.
+    """Show the value of each option of a command, and its source.
 
-    That is the command line, a variable of the environment, the file of settings, or else the default. Secrets are not
+    The source is the command line, a variable of the environment, the file of settings or the default. Secrets are not
     shown.
     """
     root = context.find_root()

@@ -31,10 +31,10 @@ def evaluate(
 ) -> None:
     """Score a model, or an agent, on the tasks of an environment.
 
-    Each task and trial gets exactly one result. A trajectory that the service lost is followed by another one, and is
-    never a score of 0. Exits with 0 if each has a score, or a failure of the model; with 3 if failures of the service
-    or of a task are among the results, which no mean counts; with 1 for what ended the evaluation. Run it again with
-    the same --results to go on.
+    Each task and trial gets exactly one result. If the service loses a trajectory, another one follows, and the loss is
+    never a score of 0. The exit code is 0 if each result is a score or a failure of the model. It is 3 if some results
+    are failures of the service or of a task, which no mean counts, and 1 if an error ended the evaluation. Run it again
+    with the same --results to continue.
     """
     import sys
     from pathlib import Path

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from callsheet.deploy.fleet.notes import FleetFiles
 
 fleet_app = typer.Typer(
-    help="Look at, scale and end the fleet that `callsheet up` keeps.", no_args_is_help=True, rich_markup_mode=None
+    help="Show, scale and end the fleet that `callsheet up` keeps.", no_args_is_help=True, rich_markup_mode=None
 )
 
 _LOOK_S = 0.2
@@ -43,16 +43,15 @@ def fleet_status(*, data_dir: DataDir, as_json: AsJson = False) -> None:
 
 @fleet_app.command("scale")
 def fleet_scale(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="Which of its roles.", show_default=False)],
-    nodes: Annotated[str, typer.Argument(metavar="NODES|auto", help="So many nodes.", show_default=False)],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the fleet.", show_default=False)],
+    nodes: Annotated[str, typer.Argument(metavar="NODES|auto", help="Number of nodes.", show_default=False)],
     *,
     data_dir: DataDir,
     as_json: AsJson = False,
 ) -> None:
     """Set by hand how many nodes a role has, within its bounds.
 
-    With auto it follows again what the scheduler wants. Nodes that are too many leave once their last trajectory has
-    ended.
+    With auto the role follows the scheduler's wishes again. Surplus nodes leave once their last trajectory has ended.
     """
     from dataclasses import replace
 
@@ -75,7 +74,9 @@ def fleet_scale(
 @fleet_app.command("down")
 def fleet_down(
     *,
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="What has not ended then dies.")] = 60.0,
+    deadline: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="Seconds after which the remaining work dies.")
+    ] = 60.0,
     data_dir: DataDir,
     as_json: AsJson = False,
 ) -> None:

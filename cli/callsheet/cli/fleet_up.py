@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 Fleet = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file that says what a fleet of nodes wants, by itself or in its table [fleet].",
+        help="A TOML file with the settings of a fleet, at its top or in its table [fleet].",
         show_default="[fleet] of --config",
         exists=True,
         dir_okay=False,
         metavar="FILE",
     ),
 ]
-On = Annotated[str | None, typer.Option(metavar="local|ray", help="Who has the fleet's nodes.", show_default="local")]
-ProviderAddress = Annotated[
-    str | None, typer.Option(help="Where that is: a Ray cluster's address.", show_default="auto")
+On = Annotated[
+    str | None, typer.Option(metavar="local|ray", help="Provider of the fleet's nodes.", show_default="local")
 ]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes of each of the managers, without a --fleet.")]
+ProviderAddress = Annotated[
+    str | None, typer.Option(help="Address of the provider, such as a Ray cluster's.", show_default="auto")
+]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes of each manager kind, without --fleet.")]
 
 
 def fleet_of(

@@ -34,9 +34,9 @@ def health(
     ] = None,
     within: Annotated[float, typer.Option(metavar="SECONDS", help="How old the file may be.", min=0.1)] = 20.0,
 ) -> None:
-    """Exit with 0 if a process of Callsheet is well.
+    """Exit with 0 if a process of Callsheet is healthy.
 
-    Else it exits with 1. A process is a scheduler, a gateway or a manager.
+    Otherwise it exits with 1. The process is a scheduler, a gateway or a manager.
 
     It takes no token.
     """

@@ -47,13 +47,13 @@ def explain(
         list[str],
         typer.Argument(help="An action as ACTION, JOB/ACTION or JOB ACTION; or a JOB, for all its open actions."),
     ],
-    job: Annotated[str, typer.Option(help="Its job; can be left out if no other job has such an action.")] = "",
+    job: Annotated[str, typer.Option(help="Its job; not needed if only one job has an action of this id.")] = "",
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Tell why an action, or each of a job, is where it is.
+    """Show why an action, or each open one of a job, waits.
 
-    Of one action the whole story is told.
+    For one action it shows the whole story.
     """
     words = [job, *action] if job else action
     if len(words) > _JOB_AND_ACTION:
@@ -65,11 +65,11 @@ def actions(
     job: Annotated[str, typer.Argument(help="Id of the job.")],
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
-    at_most: Annotated[int, typer.Option(help="The oldest so many.", min=1, max=1000)] = 100,
+    at_most: Annotated[int, typer.Option(help="The most actions to list, the oldest first.", min=1, max=1000)] = 100,
 ) -> None:
     """List the open actions of a job, the oldest first.
 
-    Each with its state, and what it waits for.
+    Each has its state, and the reason of its wait.
     """
 
     def for_people(found: OpenActions) -> None:
@@ -88,9 +88,9 @@ def what_if(
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what more nodes of a pool would gain.
+    """Show the gain of more nodes in a pool.
 
-    It compares the completion times of all that waits and runs now.
+    It compares the completion times of all actions that wait or run now.
     """
     show(ask(scheduler, lambda admin: admin.what_if(pool, nodes)), as_json, _print_what_if)
 

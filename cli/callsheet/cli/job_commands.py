@@ -28,9 +28,9 @@ def jobs(
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """List open jobs: who holds them and when they expire.
+    """List open jobs, their sessions, and when they expire.
 
-    Of closed jobs it tells when they ran, why they were closed and what they cost.
+    With --closed it shows when jobs ran, why they were closed, and their costs.
     """
     from callsheet.cli.plain import to_plain
 
@@ -98,12 +98,13 @@ def rollout(
     job: JobId,
     *,
     wait_s: Annotated[
-        float, typer.Option(help="Wait so long until all engines have proved the weights; else exit code 1.", min=0.0)
+        float,
+        typer.Option(help="Seconds to wait until all engines have proved the weights; else exit code 1.", min=0.0),
     ] = 0.0,
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Tell which engines have the weights that a job published."""
+    """Show which engines have the weights that a job published."""
     from callsheet.cli.plain import to_plain
 
     found = ask(scheduler, lambda admin: admin.rollouts(job, wait_s=wait_s))
@@ -142,11 +143,11 @@ def cancel(
     group: Annotated[str, typer.Option(help="Only this group of it.")] = "",
     trajectory: Annotated[str, typer.Option(help="Only this trajectory of it.")] = "",
     action: Annotated[str, typer.Option(help="Only this action of it.")] = "",
-    reason: Annotated[str, typer.Option(help="Why, for the outcomes.")] = "cancelled by an operator",
+    reason: Annotated[str, typer.Option(help="The reason, for the outcomes.")] = "cancelled by an operator",
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Give up what is unfinished in a job, or in a part of it. The job stays open."""
+    """Cancel the unfinished work of a job, or of a part of it. The job stays open."""
     if sum(map(bool, (group, trajectory, action))) > 1:
         raise CommandError("cancel: give at most one of --group, --trajectory and --action", usage=True)
     if action:
@@ -163,7 +164,7 @@ def cancel(
 
 
 def close(job: JobId, *, scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
-    """Close a job with all that is in it.
+    """Close a job with everything in it.
 
     Its trajectories are closed, its actions cancelled and its ids forgotten.
     """
@@ -179,18 +180,18 @@ def drain(
         typer.Option(
             metavar="SECONDS",
             min=0.0,
-            help="It leaves then with whatever it still has.",
+            help="Seconds after which it leaves with everything that it still has.",
             show_default="once its last sandbox has ended",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would die.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would die.")] = False,
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
     """Take a manager out of service.
 
-    It gets no new sandboxes and no work that others may do. It leaves once its attempts are over and the last of its
-    sandboxes has ended, or at the deadline. What would die at a deadline is told first.
+    The manager gets no new sandbox, and no work that other managers may do. It leaves once its attempts and its last
+    sandbox have ended, or at the deadline. The command first shows the work that would die at the deadline.
     """
     from callsheet.cli.plain import to_plain
 
@@ -217,14 +218,14 @@ def heal(
     manager: Annotated[str, typer.Argument(metavar="MANAGER", help="Its id; status lists them.", show_default=False)],
     *,
     wait_s: Annotated[
-        float, typer.Option(help="Wait so long until its engines may serve; else exit code 1.", min=0.0)
+        float, typer.Option(help="Seconds to wait until its engines may serve; else exit code 1.", min=0.0)
     ] = 600.0,
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Have quarantined engines go back to their first weights.
+    """Make quarantined engines load their first weights again.
 
-    These are what they were started with. They serve them until the next publish for their service.
+    The first weights are those of the engine's start. The engines serve them until the next publish for their service.
     """
     from callsheet.cli.plain import to_plain
 

@@ -27,11 +27,11 @@ def logs(
     job: Annotated[str, typer.Option(help="Only lines that name this job.")] = "",
     trajectory: Annotated[str, typer.Option(help="Only lines that name this trajectory.")] = "",
     action: Annotated[str, typer.Option(help="Only lines that name this action.")] = "",
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many lines.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The most lines, the newest ones.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the processes of `callsheet up` logged.
+    """Show the logs of the processes of `callsheet up`.
 
     Lines come from DATA_DIR/logs, the oldest first. With --json each line is the object that was logged.
     """

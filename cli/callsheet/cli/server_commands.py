@@ -83,12 +83,12 @@ def dashboard(
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    """Serve pages that show what waits, and why.
+    """Serve pages that show waiting actions and the reasons.
 
-    A scheduler with tokens shows each viewer what the viewer's token may see, and takes acts from those that may act.
-    One without tokens takes acts from browsers on the dashboard's own machine alone. With --data-dir there is no
-    scheduler: what a run left is shown as it was last, and nothing is written. Its journal has no prices: --price names
-    them, or the file of settings, for the dashboard, the scheduler or up. A scheduler that runs tells its own.
+    A scheduler with tokens shows each viewer the part that the viewer's token may see, and accepts acts by the token's
+    scope. A scheduler without tokens accepts acts only from browsers on the dashboard's own machine. With --data-dir
+    the dashboard shows the last state of a run from its journal, without a scheduler, and writes nothing. A journal has
+    no prices: give them by --price, or in the file of settings of the dashboard, the scheduler or up.
     """
     link = ParentLink.adopt()
     with needs("dashboard"):
@@ -113,7 +113,7 @@ def _facade() -> None:
 def swerex(
     *,
     settings: FacadeSettings,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Let everybody in who can reach the address.")] = False,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Accept every client that can reach the address.")] = False,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -135,7 +135,7 @@ def swerex(
 def e2b(
     *,
     settings: E2bSettings,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Let everybody in who can reach the address.")] = False,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Accept every client that can reach the address.")] = False,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:

@@ -24,14 +24,21 @@ submit_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Argv = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.", show_default=False)]
+Argv = Annotated[
+    list[str],
+    typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="Program to run, with its arguments.", show_default=False),
+]
 Files = Annotated[
     list[Path] | None,
     typer.Option("--file", exists=True, dir_okay=False, show_default=False, help="Put into the sandbox; repeatable."),
 ]
 Image = Annotated[str, typer.Option(help="Root file system, by its name in an image store or a registry.")]
 ExitCode = Annotated[
-    bool, typer.Option("--exit-code", help="Exit with what the command exited with; 128 and a signal's number for one.")
+    bool,
+    typer.Option(
+        "--exit-code",
+        help="Exit with the command's exit code, or with 128 plus the number of the signal that ended it.",
+    ),
 ]
 _RESET_SUFFIX = "-reset"
 
@@ -43,8 +50,8 @@ class SubmitSettings:
     job: Annotated[
         str | None,
         Setting(
-            "The job to submit in, for instance the one of your token. One that is open stays open; else it is opened, "
-            "and closed in the end.",
+            "The job to submit in, for instance the one of your token. An open job stays open; otherwise the job is "
+            "opened, and closed at the end.",
             default_text="one of its own",
         ),
     ] = None
@@ -55,7 +62,7 @@ class SubmitSettings:
     scheduler: Address = DEFAULT_ADDRESS
     patience: Annotated[
         float,
-        Setting("How long to go on without a connection to the scheduler.", metavar="SECONDS", least=0.001),
+        Setting("Seconds to continue without a connection to the scheduler.", metavar="SECONDS", least=0.001),
     ] = 10.0
     as_json: AsJson = False
 
@@ -69,7 +76,7 @@ def env_reset(
     files: Files = None,
     settings: SubmitSettings,
 ) -> None:
-    """Create a sandbox (it goes away at once)."""
+    """Create a sandbox, which ends with the command."""
 
     async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
         async with job.trajectory(f"{options['action_id']}-trajectory") as trajectory:

@@ -19,7 +19,7 @@ Tokens = Annotated[
     Path,
     typer.Option(
         "--tokens",
-        help="The scheduler's file of tokens. It holds hashes alone.",
+        help="The scheduler's file of tokens. It has hashes only.",
         envvar="CALLSHEET_TOKENS",
         default_factory=lambda: default_data_dir() / "tokens.json",
         show_default="tokens.json in the data directory",
@@ -34,16 +34,17 @@ def issue(
     subject: Annotated[str, typer.Argument(metavar="[ID]", help="Of the job or manager.", show_default=False)] = "",
     *,
     lifetime: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long it is valid.", show_default="until it is revoked")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Seconds for which it is valid.", show_default="until it is revoked"),
     ] = None,
     publishes: Annotated[
         list[str] | None,
-        typer.Option(metavar="SERVICE", help="A service for whose engines the job alone publishes; repeatable."),
+        typer.Option(metavar="SERVICE", help="A service whose engines take weights from this job only; repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A file to write it to, which its owner alone can read: a new file, or one with a token.",
+            help="File to write it to, readable for its owner only: a new file, or one with a token.",
             dir_okay=False,
             show_default="standard output",
         ),

@@ -39,14 +39,15 @@ def top(
     scheduler: Address = DEFAULT_ADDRESS,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2)] = 2.0,
     looks: Annotated[
-        int | None, typer.Option(help="End after so many.", min=1, show_default="none on a terminal, else 1")
+        int | None,
+        typer.Option(help="End after this number of looks.", min=1, show_default="none on a terminal, else 1"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs, nodes and what waits longest, again and again.
+    """Show jobs, nodes and the longest waits, again and again.
 
-    Each action that waits is shown with the reason that `callsheet explain` tells. Ctrl-C ends it, and a restart of
-    the scheduler does not. With --json each look is one object.
+    Each waiting action has the reason of `callsheet explain`. Ctrl-C ends the command, and a restart of the scheduler
+    does not. With --json each look is one object.
     """
     import anyio
     from callsheet.cli.console import TextConsole

@@ -23,11 +23,11 @@ def trace(
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Write what became of a job as a trace for Perfetto.
+    """Write the time-line of a job as a trace for Perfetto.
 
     Perfetto (ui.perfetto.dev) opens the file, which is in Chrome's trace format. It has executions by engine and node,
-    what waited, and arrows from each action of a trajectory to the next, and no contents. The job may be open, or
-    closed for as long as the scheduler keeps its history.
+    waits, and arrows from each action of a trajectory to the next, and no contents. The job may be open. A closed job
+    can be written while the scheduler keeps its history.
     """
     import json
 

@@ -28,14 +28,14 @@ def up(
 ) -> None:
     """Run the scheduler, and managers here or on a fleet.
 
-    They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
-    line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,
-    of which each shows a line on standard error when it is ready; so does the gateway, with its URL, and the dashboard,
-    whose line is the last. The demo's models are loaded with their first request, and a model of your own at once:
-    `callsheet up --model DIR` serves what Hugging Face's format holds.
+    Each is a process of its own, runs until SIGINT or SIGTERM, and is started again if it ends by itself. Standard
+    output gets one line with the address as soon as the scheduler takes calls. Actions wait for the managers. Standard
+    error gets a line for each manager that is ready, for the gateway with its URL, and last for the dashboard. The
+    demo's models are loaded with their first request. A model of your own is loaded at once: `callsheet up --model
+    DIR` serves a directory in Hugging Face's format.
 
-    With --fleet or --on its managers are the nodes of a fleet instead, for instance on a Ray cluster: `callsheet up
-    --on ray --nodes 3 --cpus 4 --memory-mib 8192`. Then --cpus and --memory-mib are those of a node.
+    With --fleet or --on the managers are the nodes of a fleet, for instance on a Ray cluster: `callsheet up --on ray
+    --nodes 3 --cpus 4 --memory-mib 8192`. Then --cpus and --memory-mib are those of one node.
     """
     wanted = fleet_of(settings, fleet, on, address, nodes)
     if wanted is not None:

@@ -112,7 +112,7 @@ class Client:
         failure_policy: FailurePolicy | None = None,
         new: bool = False,
     ) -> Job:
-        """Opens a job, or attaches to an open job of the same arguments; `Job.opening` tells which.
+        """Opens a job, or attaches to an open job of the same arguments; `Job.opening` shows which.
 
         Args:
             job_id: 1 to 256 characters, unique in the scheduler.
@@ -121,7 +121,7 @@ class Client:
             max_actions: The most actions that the job may have queued or running at once; None means no limit of its
                 own.
             staleness: The rule for trajectories that fall behind the newest policy version; None means no rule.
-            grace_s: How many seconds the job lives on after its last client is gone; None takes the server's default
+            grace_s: Seconds for which the job lives on after its last client is gone; None takes the server's default
                 (120 s).
             detached: The job lives on without any client, until it is closed.
             idle_timeout_s: The scheduler closes the job after so many seconds without work, even while a client holds
@@ -131,7 +131,7 @@ class Client:
                 many `finish` waits. None takes the server's default (4,096).
             failure_policy: The meaning of rollouts' failures for groups of the returned job. None replaces members that
                 are lost to INFRA failures. The returned object keeps the policy; the scheduler does not.
-            new: Never attach to an open job of this id. A job that no client holds, as after a script's crash, is
+            new: Never attach to an open job of this id. A job without a client, for instance after a script's crash, is
                 closed first, with everything in it.
 
         Raises:
@@ -176,7 +176,7 @@ class Client:
         return await self.backend().jobs("")
 
     async def close(self) -> None:
-        """Closes the connections of all loops. Waiting calls raise ClientClosedError; accepted actions go on."""
+        """Closes the connections of all loops. Waiting calls raise ClientClosedError; accepted actions continue."""
         self._closed = True
         running = asyncio.get_running_loop()
         for loop, backend in self._backends.take_all().items():

@@ -27,7 +27,7 @@
         ├── UnimplementedError       (also a NotImplementedError) the scheduler does not serve the request (yet)
         └── AccessDeniedError        the client's token is unknown, or lacks the right
 
-The end of an action is never an exception: it is an `Outcome`. `unwrap()` raises one for callers who want exceptions.
+The end of an action is never an exception: it is an `Outcome`. `unwrap()` turns it into an exception.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class CallsheetError(Exception):
 
 
 class ClientClosedError(CallsheetError):
-    """The client was closed before the scheduler answered. Accepted actions go on in the scheduler."""
+    """The client was closed before the scheduler answered. Accepted actions continue in the scheduler."""
 
 
 class ConnectionLostError(CallsheetError, ConnectionError):
     """There was no connection to the scheduler for longer than the client may wait.
 
-    Accepted actions go on in the scheduler. Submit such an action again under its action id to attach to it.
+    Accepted actions continue in the scheduler. Submit the action again under its action id to attach to it.
     """
 
 
@@ -130,7 +130,7 @@ class ActionTimeoutError(NotSucceededError, TimeoutError):
 
 
 class QuotaError(NotSucceededError):
-    """An outside quota is used up; `outcome.retry_after_s` may tell for how long."""
+    """An outside quota is used up; `outcome.retry_after_s` may have the time until then."""
 
 
 class ResourceLimitError(NotSucceededError):

@@ -1,6 +1,6 @@
 """The gateway for trainers: a key for an agent, and the samples of its model's replies.
 
-The gateway serves HTTP; this needs nothing that is not in Python's own library. docs/how-to/gateway.md.
+The gateway serves HTTP, and this module needs only Python's own library. See docs/how-to/gateway.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from callsheet.client.settings import ClientOptions
 from callsheet.credentials.secret_files import secret_file
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:7078"
-"""Where `callsheet up` has its gateway by default."""
+"""The default URL of the gateway of `callsheet up`."""
 GATEWAY_PLACE: Final = "gateway"
 """Names the gateway among the places of `EnvReset.network`."""
 _PORTS: Final = {"http": 80, "https": 443}
@@ -37,7 +37,7 @@ _CODES: Final = {
 
 
 class PromptDrift(Enum):
-    """How the prompt of a call stands to the tokens of the calls before it."""
+    """The relation of a call's prompt to the tokens of the calls before it."""
 
     CLEAN = "clean"
     """It keeps every token of the call that it continues, or begins a conversation of its own."""
@@ -52,9 +52,9 @@ class GatewayAccess:
     """An agent's access to a model in the name of one trajectory.
 
     Attributes:
-        url: Of the gateway, such as "http://127.0.0.1:7078".
+        url: The gateway's URL, such as "http://127.0.0.1:7078".
         api_key: The trajectory's own key: its bearer may generate in this trajectory, and do nothing else.
-        expires_at: When the key ends, in seconds since 1970.
+        expires_at: The end of the key, in seconds since 1970.
     """
 
     url: str
@@ -83,10 +83,12 @@ class GatewayAccess:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One row for a trainer: prompt, reply, the text after it, the next reply. All but `turns` have an entry a token.
+    """One row for a trainer: prompt, reply, the text after it, the next reply.
+
+    All fields except `turns` have one entry for each token.
 
     Attributes:
-        token_ids: Of the whole path; shape (n,).
+        token_ids: Tokens of the whole path; shape (n,).
         loss_mask: 1 for a token that was sampled, and has a 1 in no other sample; shape (n,).
         log_probs: Natural logarithm of a sampled token's probability; None for others; shape (n,).
         versions: The policy version that made a sampled token; None for others; shape (n,).
@@ -102,15 +104,15 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class SampledTurn:
-    """One call of an agent that has its reply.
+    """One answered call of an agent.
 
     Attributes:
-        turn: Its number.
-        parent: The turn that it continues; None if it begins anew.
-        drift: How its prompt stands to the tokens before it.
-        reason: Why it is not clean.
-        prompt_tokens: Tokens of its prompt.
-        reply_tokens: Tokens of its reply.
+        turn: The number of the call.
+        parent: The turn that the call continues; None for a new conversation.
+        drift: The relation of the prompt to the tokens before it.
+        reason: The reason if `drift` is not clean.
+        prompt_tokens: Number of tokens of the prompt.
+        reply_tokens: Number of tokens of the reply.
     """
 
     turn: int
@@ -123,11 +125,11 @@ class SampledTurn:
 
 @dataclass(frozen=True, slots=True)
 class TrajectorySamples:
-    """All that an agent's model said in a trajectory.
+    """All replies of an agent's model in a trajectory.
 
     Attributes:
-        samples: Merged: a turn that continues another one is in the same sample.
-        turns: In the order in which they ended.
+        samples: The samples; a turn that continues another turn is in the same sample.
+        turns: The turns, in the order of their ends.
     """
 
     samples: tuple[TrainingSample, ...]
@@ -137,7 +139,7 @@ class TrajectorySamples:
 async def issue_key(
     options: ClientOptions, job_id: str, trajectory_id: str, body: Mapping[str, Any], life: str = ""
 ) -> GatewayAccess:
-    """Returns a key of a trajectory; `life` is that of its job, where it is known.
+    """Returns a key of a trajectory; `life` is the life of its job, if known.
 
     Raises:
         RefusedError: The gateway refused it.
@@ -148,7 +150,7 @@ async def issue_key(
 
 
 async def read_samples(options: ClientOptions, job_id: str, trajectory_id: str, life: str = "") -> TrajectorySamples:
-    """Returns the samples of a trajectory; `life` is that of its job, where it is known.
+    """Returns the samples of a trajectory; `life` is the life of its job, if known.
 
     Raises:
         RefusedError: The gateway refused it.
@@ -158,7 +160,7 @@ async def read_samples(options: ClientOptions, job_id: str, trajectory_id: str, 
 
 
 def is_serving(options: ClientOptions) -> bool:
-    """Whether the gateway serves. Blocks."""
+    """Returns True if the gateway serves. Blocks."""
     request = urllib.request.Request(f"{gateway_url(options)}/health")
     try:
         return bool(_answer(request, options)["status"] == "ok")
@@ -167,7 +169,7 @@ def is_serving(options: ClientOptions) -> bool:
 
 
 def decode_samples(found: Mapping[str, Any]) -> TrajectorySamples:
-    """Returns the samples that a gateway's JSON holds. Pure."""
+    """Returns the samples in a gateway's JSON. Pure."""
     columns = ("token_ids", "loss_mask", "log_probs", "versions", "turns")
     samples = (TrainingSample(**{name: tuple(each[name]) for name in columns}) for each in found["samples"])
     turns = (SampledTurn(**{**each, "drift": PromptDrift(each["drift"])}) for each in found["turns"])
@@ -182,7 +184,7 @@ def gateway_url(options: ClientOptions) -> str:
 def named_places(network: Sequence[str], options: ClientOptions) -> Sequence[str]:
     """Returns places as managers read them: "host:port" of the gateway for its name, and others as they are.
 
-    What is no tuple of places is refused elsewhere, and returned as it is.
+    Any other value is returned unchanged, and refused elsewhere.
     """
     if not isinstance(network, tuple):
         return network
@@ -208,7 +210,7 @@ async def _ask(
 
 
 def gateway_opener(request: urllib.request.Request, options: ClientOptions) -> urllib.request.OpenerDirector:
-    """Returns the opener of requests to a gateway, with the options' TLS, and through a proxy where they say so."""
+    """Returns the opener of requests to a gateway, with the options' TLS, and through a proxy if they name one."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(None if options.use_proxy else {})]
     if request.type == "https":
         handlers.append(urllib.request.HTTPSHandler(context=_tls(options)))

@@ -1,4 +1,4 @@
-"""Siblings of one prompt: rollouts of which a quorum must complete."""
+"""Siblings of one prompt: a quorum of these rollouts must complete."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Group:
     """Siblings of one prompt. Its `async with` block ends once all rollouts that `start` began have ended.
 
     A rollout that returns completes its member. A rollout that raises the InfraError of an `unwrap()` loses its member,
-    and `on_infra` says what follows. By default another trajectory takes the place, up to `max_replacements`. If
+    and `on_infra` decides what follows. By default another trajectory takes the place, up to `max_replacements`. If
     replacements run out below the quorum, the block ends the group, so that a trainer gets the finished members.
 
     A rollout that raises another NotSucceededError abandons its member, which keeps its seat with the failure as its
-    reason. A refusal does the same, where the scheduler has closed the trajectory or lacked room for longer than the
-    client waits. Any other exception is a mistake in the rollout: it ends the block, which raises it::
+    reason. A refusal does the same if the scheduler has closed the trajectory, or if its queue was full for longer than
+    the client waits. Any other exception is a mistake in the rollout: it ends the block, which raises it::
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)
@@ -178,10 +178,10 @@ class Group:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether enough members have completed, as far as this process knows.
+        """True if enough members have completed, as far as this process knows.
 
-        This process counts its own members. It learns of the quorum of other processes where that ends a rollout here,
-        and from `status`.
+        This process counts its own members. It learns of the quorum of other processes from `status`, or if the quorum
+        ends a rollout here.
         """
         completed = sum(each.end is TrajectoryEnd.COMPLETED for each in self._given)
         return self._has_quorum_there or completed >= self.quorum
@@ -201,7 +201,7 @@ class Group:
         """Closes the open members as abandoned and cancels their actions; the group takes no more members.
 
         Args:
-            reason: The reason that outcomes tell; shortened to 256 characters.
+            reason: The reason in the outcomes; shortened to 256 characters.
 
         Raises:
             NotFoundError: No member was opened yet, or the job is not open.
@@ -245,7 +245,7 @@ class Group:
     async def _end_if_short(self) -> None:
         """Cancels the group if its lost members are no longer replaced: a trainer would wait for them in vain.
 
-        While a member of another process is open, the group goes on.
+        While a member of another process is open, the group continues.
         """
         with anyio.move_on_after(self.client.options.close_timeout_s), suppress(CallsheetError):
             status = await self.status()

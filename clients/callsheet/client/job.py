@@ -189,12 +189,12 @@ class Job(ActionVerbs):
         timeout_s: float = DEFAULT_UPDATE_TIMEOUT_S,
         wait_s: float = DEFAULT_UPDATE_TIMEOUT_S,
     ) -> RolloutStatus | None:
-        """Tells the scheduler that the trainer has a new policy version, and cancels trajectories that are too stale.
+        """Publishes a new policy version of the trainer, and cancels trajectories that are too stale.
 
         With a source the engines of a service take the weights, some at a time, while the others serve. `publish`
         returns once each engine has proved the weights or has failed to. For a `TransferGroup` it returns at the
         scheduler's acceptance. An engine gets work only for weights that the engine has proved: by their version, by
-        its tensors where it can tell them, and by a canary. A newer publish overtakes engines that have not begun.
+        its tensors if it can report them, and by a canary. A newer publish overtakes engines that have not begun.
         While this job is open no other job may publish weights for the service.
 
         Args:
@@ -202,7 +202,7 @@ class Job(ActionVerbs):
             source: The place of the weights: a path or a URI, `Tensors` or a `TransferGroup`.
             mode: The treatment of running requests. "drain" lets them finish first, "abort" ends them with the tokens
                 that they have, and "keep" changes the weights between two of their tokens.
-            service: The engines' service; may be left out where managers serve generate under one name only.
+            service: The engines' service; not needed if managers serve generate under one name only.
             at_once: The most engines that update at a time. Without an answer in `canary` the first engine goes alone.
             canary: The prompt by which engines prove the weights; None takes a usual one.
             timeout_s: The longest wait for a drain and for the update itself, each.
@@ -238,7 +238,7 @@ class Job(ActionVerbs):
         return status
 
     def step_summary(self) -> dict[str, float]:
-        """Returns counts and times of the job's actions since the last summary, for a trainer's log, and begins anew.
+        """Returns counts and times of the job's actions since the last summary, for a trainer's log, and begins again.
 
         The summary counts actions that this client submitted and whose outcomes have arrived. Times are seconds, summed
         over actions that run side by side, so they may exceed `wall_s`. Each summary has all names:
@@ -259,7 +259,7 @@ class Job(ActionVerbs):
 
         Args:
             version: Wait for this version, or a newer one; None takes the newest.
-            service: The engines' service; may be left out where the job published for one service only.
+            service: The engines' service; not needed if the job published for one service only.
             wait_s: Wait at most so long until all engines have proved the version. See `RolloutStatus.done` then.
 
         Raises:
@@ -283,7 +283,7 @@ class Job(ActionVerbs):
         """Cancels all actions of the job and closes all its trajectories as abandoned; the job stays open.
 
         Args:
-            reason: The reason that outcomes tell; shortened to 256 characters.
+            reason: The reason in the outcomes; shortened to 256 characters.
 
         Raises:
             NotFoundError: The job is not open.
@@ -328,18 +328,18 @@ def rollout_of(status: JobStatus, service: str) -> RolloutStatus:
 class Batch:
     """Finished trajectories that are leased to this process, until it acknowledges them.
 
-    Its `async with` block acknowledges it at the end, and gives it back if the block raises. Meanwhile its lease is
-    extended, as long as the event loop runs::
+    Its `async with` block acknowledges the batch at the end, and gives the batch back if the block raises. Meanwhile
+    the block extends the lease, if the event loop runs::
 
         async with await job.take_batch(at_least=64, wait_s=600) as batch:
             if batch:
                 optimise(batch.trajectories)
                 await job.publish(version)
 
-    One for which there were too few trajectories is empty, and false. Its block does nothing.
+    A batch for which there were too few trajectories is empty and false. Its block does nothing.
 
     Attributes:
-        job_id: Its job.
+        job_id: The batch's job.
         content: The samples.
     """
 
@@ -351,41 +351,41 @@ class Batch:
 
     @property
     def batch_id(self) -> str:
-        """Its id."""
+        """The id of the batch."""
         return self.content.batch_id
 
     @property
     def trajectories(self) -> tuple[FinishedTrajectory, ...]:
-        """Its trajectories, the oldest group first, and groups whole."""
+        """The trajectories of the batch, the oldest group first, and groups whole."""
         return self.content.trajectories
 
     @property
     def groups(self) -> Mapping[str, tuple[FinishedTrajectory, ...]]:
-        """Its trajectories by group; those without one are under the empty id."""
+        """The trajectories by group; those without a group are under the empty id."""
         found: dict[str, tuple[FinishedTrajectory, ...]] = {}
         for each in self.trajectories:
             found[each.group_id] = (*found.get(each.group_id, ()), each)
         return found
 
     def __len__(self) -> int:
-        """How many trajectories it has."""
+        """Returns the number of trajectories."""
         return len(self.trajectories)
 
     async def acknowledge(self) -> None:
-        """Says that it was trained on: none of it comes again. To be repeated at will.
+        """Ends the batch after its training: none of it comes again. A second call does nothing.
 
         Raises:
-            NotFoundError: Its lease has ended, so that it went back and may be another taker's.
+            NotFoundError: The lease has ended, so the batch went back and may have another taker.
             ConnectionLostError: There was no connection for too long.
         """
         await self._settle(Settlement.ACKNOWLEDGE)
 
     async def give_back(self) -> None:
-        """Gives it back whole, at the place that it had; raises as `acknowledge` does."""
+        """Returns the whole batch to its place in the buffer; raises the errors of `acknowledge`."""
         await self._settle(Settlement.GIVE_BACK)
 
     async def extend(self) -> None:
-        """Has its lease begin anew, as long as before; raises NotFoundError if it had ended."""
+        """Begins the lease again, with its former length; raises NotFoundError if the lease has ended."""
         await self._settle(Settlement.EXTEND)
 
     async def _settle(self, settlement: Settlement) -> None:
@@ -393,7 +393,7 @@ class Batch:
             await self.client.backend().settle_batch(self.job_id, self.batch_id, settlement)
 
     async def __aenter__(self) -> Self:
-        """Extends its lease from now on."""
+        """Extends the lease from now on."""
         self._extending = anyio.create_task_group()
         await self._extending.__aenter__()
         if self:
@@ -403,7 +403,7 @@ class Batch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """Acknowledges it, or gives it back after an error, within the client's time for closing then."""
+        """Acknowledges the batch. After an error it gives the batch back, within the client's time for closing."""
         assert self._extending is not None
         self._extending.cancel_scope.cancel()
         try:
@@ -416,7 +416,7 @@ class Batch:
         return None
 
     async def _give_back_after_error(self) -> None:
-        """The error matters more; the end of the lease gives it back too."""
+        """Gives the batch back and ignores errors: the block's error matters more, and the lease ends anyway."""
         with anyio.move_on_after(self.client.options.close_timeout_s, shield=True):
             try:
                 await self.give_back()

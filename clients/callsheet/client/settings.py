@@ -27,7 +27,7 @@ _SECONDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to encrypt the connection.
+    """Encryption of the connection.
 
     Attributes:
         ca_file: Certificates of authorities to trust, as PEM; None takes the system's.
@@ -35,7 +35,7 @@ class Tls:
         key_file: The key of that certificate, as PEM.
 
     Raises:
-        InvalidArgumentError: One of the last two is there without the other.
+        InvalidArgumentError: `cert_file` or `key_file` is given without the other.
     """
 
     ca_file: str | None = None
@@ -49,29 +49,29 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client connects, waits and gives up. Times are seconds.
+    """Options of a client's connections and waits. Times are in seconds.
 
     Attributes:
-        connect_timeout_s: How long the first connection may take before the calls that wait for it fail with
+        connect_timeout_s: The longest wait for the first connection. Then waiting calls fail with ConnectionLostError.
+        give_up_after_s: The longest time without a connection after one was lost. Then open work fails with
             ConnectionLostError.
-        give_up_after_s: After a connection was lost: how long open work may be without one before it fails with
-            ConnectionLostError.
-        backoff_initial_s: Ceiling of the wait before the first reconnect; it doubles with each further one.
+        backoff_initial_s: Ceiling of the wait before the first reconnect; it doubles with each further reconnect.
         backoff_max_s: Highest ceiling of the wait.
         call_timeout_s: Deadline of a unary call.
-        close_timeout_s: How long closing a client or leaving a trajectory may wait for the scheduler.
-        outbox_items: Items that may wait to be written before callers have to wait.
+        close_timeout_s: The longest wait for the scheduler at the close of a client or a trajectory.
+        outbox_items: The most items that wait to be written; beyond them callers wait.
         channel_options: gRPC channel options that override the client's own.
-        tls: How to encrypt the connection; None does not.
-        token: The client's identity, for schedulers that ask for one.
-        token_file: A file that holds the token; it goes before `token`. It is read anew for each connection and call,
-            so a long job goes on with another one. Pickles hold its path; options with a token alone do not pickle.
-        gateway: URL of the gateway that agents speak to; None takes http://127.0.0.1:7078.
-        use_proxy: Reach both through the proxy that `https_proxy` or `http_proxy` names, but for the hosts of
+        tls: Encryption of the connection; None means no encryption.
+        token: The client's identity, for schedulers with tokens.
+        token_file: A file with the token, used instead of `token`. The client reads the file again for each connection
+            and call, so the token may change during a long job. Pickles have the path of the file; options with
+            `token` and no file do not pickle.
+        gateway: URL of the gateway for agents; None takes http://127.0.0.1:7078.
+        use_proxy: Reach scheduler and gateway through the proxy of `https_proxy` or `http_proxy`, except the hosts of
             `no_proxy`. By default proxy variables are ignored.
 
     Raises:
-        InvalidArgumentError: A number out of its range, or a token that is none.
+        InvalidArgumentError: A number is out of its range, or the text cannot be a token.
     """
 
     connect_timeout_s: float = 10.0
@@ -113,7 +113,7 @@ class ClientOptions:
         object.__setattr__(self, "_credentials", self._make_credentials())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the path of a token, and no token: pickles lie in the stores and logs of those who pass them on.
+        """Pickles the path of a token, and no token, because pickles end up in stores and logs.
 
         Raises:
             InvalidArgumentError: The token is in no file.

@@ -41,8 +41,8 @@ _CLOSED_BEFORE: Final = (NotFoundError, AlreadyExistsError, FailedPreconditionEr
 class Trajectory(ActionVerbs):
     """One rollout. Its `async with` block opens the trajectory, and closes it according to the block's end.
 
-    A block that ends well closes the trajectory as COMPLETED. An InfraError of `unwrap()` that leaves the block closes
-    the trajectory as LOST, and any other error as ABANDONED.
+    A block that ends without an error closes the trajectory as COMPLETED. An InfraError that leaves the block closes
+    the trajectory as LOST, and any other error closes it as ABANDONED.
 
     Attributes:
         client: The client of the job.
@@ -93,7 +93,7 @@ class Trajectory(ActionVerbs):
 
         Returns:
             CREATED for a new trajectory, ATTACHED for an open one, CLOSED for one that has ended; then it stays closed,
-            and `end` tells its end. ATTACHED is also returned where the connection lost the answer to a first try.
+            and `end` has its end. ATTACHED is also returned if the connection lost the answer to a first try.
 
         Raises:
             RefusedError: The scheduler refused the trajectory.
@@ -152,7 +152,7 @@ class Trajectory(ActionVerbs):
         """Cancels the open actions, and closes the trajectory as abandoned.
 
         Args:
-            reason: The reason that outcomes tell; shortened to 256 characters.
+            reason: The reason in the outcomes; shortened to 256 characters.
 
         Raises:
             NotFoundError: The trajectory does not exist, or its job is not open.
@@ -170,10 +170,10 @@ class Trajectory(ActionVerbs):
         top_k: int | None = None,
         max_tokens: int | None = None,
     ) -> GatewayAccess:
-        """Returns a base URL and a key, with which an agent speaks to the model in this trajectory's name.
+        """Returns a base URL and a key, with which an agent calls the model in this trajectory's name.
 
-        The key lets its bearer generate in this trajectory and do nothing else. Sampling parameters given here hold for
-        every call, whatever the agent asks for.
+        The key lets its bearer generate in this trajectory and do nothing else. Sampling parameters given here
+        replace those of every call.
 
         Args:
             lifetime_s: The key is valid for so many seconds, at most 30 days.
@@ -221,7 +221,7 @@ class Trajectory(ActionVerbs):
     ) -> None:
         """Closes the trajectory within `close_timeout_s`, even if the caller is being cancelled.
 
-        A trajectory that the scheduler has closed meanwhile keeps its end, which `end` then tells.
+        A trajectory that the scheduler has closed meanwhile keeps its end, and `end` has it.
         """
         if error is None:
             await self._close_unless_closed(TrajectoryEnd.COMPLETED)
@@ -286,7 +286,7 @@ class Trajectory(ActionVerbs):
 
 
 def is_loss(error: BaseException, lost_to: frozenset[FailureKind] = LOST_TO_INFRA) -> bool:
-    """Returns whether an error consists of failures that lose a trajectory alone: by default INFRA failures."""
+    """Returns whether an error consists only of failures that lose a trajectory: by default INFRA failures."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_loss(each, lost_to) for each in error.exceptions)
     if isinstance(error, NotSucceededError) and isinstance(error.outcome, Failed):
@@ -304,7 +304,7 @@ def _reason_of(error: BaseException) -> str:
 
 
 async def close_after_error(client: Connector, what: str, closing: Coroutine[Any, Any, None]) -> None:
-    """Closes the trajectory of a failed block; an error of closing is logged, as the block's own error matters more."""
+    """Closes the trajectory of a failed block. An error of closing is logged: the block's own error matters more."""
     with anyio.move_on_after(client.options.close_timeout_s, shield=True) as scope:
         try:
             await closing

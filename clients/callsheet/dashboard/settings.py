@@ -27,7 +27,7 @@ class DashboardSettings:
     listen: Annotated[
         str,
         Setting(
-            "Where to listen; port 0 takes a free one.",
+            "Address to listen on; port 0 takes a free one.",
             variable="CALLSHEET_DASHBOARD_LISTEN",
             metavar="HOST:PORT",
             parse=host_and_port,

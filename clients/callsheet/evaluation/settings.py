@@ -40,14 +40,16 @@ class EvaluationSettings:
             parse=_name_and_value,
         ),
     ] = ()
-    tasks: Annotated[int | None, Setting("Only so many tasks, the first ones.", default_text="all", least=1)] = None
+    tasks: Annotated[int | None, Setting("The first tasks only, up to this number.", default_text="all", least=1)] = (
+        None
+    )
     trials: Annotated[int, Setting("Trajectories of each task.", least=1)] = 1
     concurrency: Annotated[int, Setting("Trajectories at once.", least=1)] = 32
     policy: Annotated[
         str,
         Setting(
-            "Who replies: gateway asks the model behind the gateway; MODULE:NAME is a function of a task that returns "
-            "a policy.",
+            "The policy: gateway asks the model behind the gateway; MODULE:NAME is a function of a task that returns a "
+            "policy.",
             metavar="gateway|MODULE:NAME",
         ),
     ] = GATEWAY
@@ -65,7 +67,7 @@ class EvaluationSettings:
         str | None,
         Setting(
             "Shell command of an agent, run in each sandbox with the gateway's base URL and a key in its environment, "
-            "in place of a policy.",
+            "instead of a policy.",
             metavar="COMMAND",
             default_text="none",
         ),
@@ -84,7 +86,7 @@ class EvaluationSettings:
     results: Annotated[
         Path | None,
         Setting(
-            "File for one line of JSON for each task and trial; an evaluation that was interrupted goes on with it.",
+            "File with one line of JSON for each task and trial; an interrupted evaluation continues from it.",
             metavar="FILE.jsonl",
             default_text="none is kept",
             path=PathRule(file=True, directory=False),
@@ -92,7 +94,7 @@ class EvaluationSettings:
     ] = None
     infra_retries: Annotated[
         int,
-        Setting("How often a trajectory that the service lost is followed by another one.", metavar="TIMES", least=0),
+        Setting("The most repeats of a trajectory that the service lost.", metavar="TIMES", least=0),
     ] = 2
     deadline: Annotated[
         float,
@@ -103,9 +105,9 @@ class EvaluationSettings:
         ),
     ] = 3600.0
     truncate: Annotated[
-        bool, Setting("An episode whose time is over is scored as it stands; else it counts as 0, as a time-out.")
+        bool, Setting("Score an episode at the end of its time; otherwise it counts as 0, as a time-out.")
     ] = False
-    pass_at: Annotated[float, Setting("The score from which on a trial has passed.", metavar="SCORE")] = 1.0
+    pass_at: Annotated[float, Setting("The least score of a trial that has passed.", metavar="SCORE")] = 1.0
     job: Annotated[str | None, Setting("Id of the job to open.", metavar="ID", default_text="a new one")] = None
     scheduler: Address = DEFAULT_ADDRESS
     retry_pause_s: Annotated[float, AtLeast(0)] = 5.0

@@ -14,7 +14,7 @@ _FILE = PathRule(file=True, directory=False, exists=True)
 def certificate(variable: str) -> Setting:
     """The option for a server's certificate, with the variable that it can come from."""
     return Setting(
-        "The certificate to show, as PEM; read anew when it has changed.",
+        "The certificate, as PEM; it is read again when it has changed.",
         variable=variable,
         default_text="no TLS",
         path=_FILE,

@@ -74,7 +74,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 Address = Annotated[
     str,
     Setting(
-        "Where the scheduler is.",
+        "The scheduler's address.",
         flag="--scheduler",
         variable="CALLSHEET_SCHEDULER",
         metavar="HOST:PORT",
@@ -84,7 +84,7 @@ Address = Annotated[
 Listen = Annotated[
     str,
     Setting(
-        "Where to listen; port 0 takes a free one.",
+        "Address to listen on; port 0 takes a free one.",
         variable="CALLSHEET_LISTEN",
         metavar="HOST:PORT",
         default=DEFAULT_ADDRESS,
@@ -105,7 +105,7 @@ DataDir = Annotated[
 ]
 LogFormatOption = Annotated[
     LogFormat | None,
-    Setting("Look of log lines.", variable="CALLSHEET_LOG_FORMAT", default_text="console on a terminal"),
+    Setting("Format of log lines.", variable="CALLSHEET_LOG_FORMAT", default_text="console on a terminal"),
 ]
 LogLevelOption = Annotated[LogLevel, Setting("Least important log lines to keep.", variable="CALLSHEET_LOG_LEVEL")]
 AsJson = Annotated[bool, Setting("Print one JSON object and nothing else on standard output.", flag="--json")]

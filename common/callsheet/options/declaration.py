@@ -299,7 +299,7 @@ def _file_of(declared: DeclaredOption) -> DeclaredOption:
     """The option for the file that holds a secret."""
     flag = declared.setting.flag or f"--{declared.name.replace('_', '-')}"
     setting = Setting(
-        "A file that holds it.",
+        "A file that contains it.",
         flag=f"{flag}-file",
         variable=f"{declared.setting.variable}_FILE",
         default_text="none",

@@ -12,7 +12,7 @@ INSECURE = Setting(
 )
 
 HOST_NAMES = Setting(
-    "Names by which clients of HTTP call it without TLS, besides its address, separated by commas.",
+    "Names that clients of HTTP may use without TLS besides the address, separated by commas.",
     variable="CALLSHEET_HOST_NAMES",
     metavar="NAME,...",
     default_text="none",

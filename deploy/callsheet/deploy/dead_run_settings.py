@@ -16,11 +16,11 @@ class DeadRunSettings:
     """Where a run left what it left, and what it cost; without a data directory there is none."""
 
     data_dir: Annotated[
-        Path | None, Setting("Show a run that is over: the one that left this data directory.", default_text="none")
+        Path | None, Setting("Show the run that left this data directory, without a scheduler.", default_text="none")
     ] = None
     database_url_file: Annotated[
         Path | None,
-        Setting("The run's journal is in the PostgreSQL database whose URL this file has.", default_text="none"),
+        Setting("File with the URL of the PostgreSQL database that has the run's journal.", default_text="none"),
     ] = None
     prices: Prices = ()
 

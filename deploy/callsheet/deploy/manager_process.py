@@ -45,7 +45,7 @@ class ManagerOptions:
     manager_id: Annotated[
         str | None,
         Setting(
-            "Unique among managers, stable over restarts.",
+            "Id of the manager: unique, and the same after a restart.",
             variable="CALLSHEET_MANAGER_ID",
             default_text="NODE-KIND",
         ),
@@ -61,12 +61,12 @@ class ManagerOptions:
     cpus: Cpus = None
     memory_mib: MemoryMib = None
     gpus: Annotated[
-        int, Setting("GPUs of the node to register, for actions that ask for some.", variable="CALLSHEET_GPUS", least=0)
+        int, Setting("GPUs of the node, for actions that demand GPUs.", variable="CALLSHEET_GPUS", least=0)
     ] = 0
     drain_timeout: Annotated[
         float,
         Setting(
-            "How long running attempts may go on after SIGTERM.",
+            "Seconds for which running attempts may continue after SIGTERM.",
             variable="CALLSHEET_DRAIN_TIMEOUT",
             metavar="SECONDS",
             least=0,
@@ -82,7 +82,11 @@ class ManagerOptions:
     ] = None
     token_file: Annotated[
         str | None,
-        Setting("Its token's file, or see CALLSHEET_TOKEN.", variable="CALLSHEET_TOKEN_FILE", default_text="none"),
+        Setting(
+            "File of the manager's token, instead of CALLSHEET_TOKEN.",
+            variable="CALLSHEET_TOKEN_FILE",
+            default_text="none",
+        ),
     ] = None
     use_proxy: Annotated[
         bool,
@@ -91,7 +95,7 @@ class ManagerOptions:
     health_file: Annotated[
         Path | None,
         Setting(
-            "Renewed with each heartbeat while it is registered; see callsheet health.",
+            "File that each heartbeat renews while the manager is registered; see callsheet health.",
             variable="CALLSHEET_HEALTH_FILE",
             default_text="none",
             path=PathRule(file=True, directory=False),

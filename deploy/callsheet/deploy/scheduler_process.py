@@ -30,7 +30,7 @@ class SchedulerOptions:
     expect: Annotated[
         tuple[str, ...],
         Setting(
-            "Kinds of the managers that will register. Actions for them wait until they have.",
+            "Kinds of the managers that will register. Actions for these kinds wait until then.",
             variable="CALLSHEET_EXPECT",
             metavar="ROLE,...",
             default="",

@@ -69,7 +69,7 @@ class StackSettings:
     metrics_listen: Annotated[
         str | None,
         Setting(
-            "Where /metrics is, for Prometheus; port 0 takes a free one, which is told at the start.",
+            "Address of /metrics, for Prometheus; port 0 takes a free one, which the start shows.",
             variable="CALLSHEET_METRICS_LISTEN",
             metavar="HOST:PORT|none",
             parse=metrics_address,
@@ -90,7 +90,7 @@ class StackSettings:
     gateway: Annotated[
         str | None,
         Setting(
-            "Where the gateway listens: auto is the port after the scheduler's, none runs no gateway.",
+            "Address of the gateway: auto is the port after the scheduler's, none runs no gateway.",
             variable="CALLSHEET_GATEWAY_LISTEN",
             metavar="HOST:PORT|auto|none",
             default=AUTO_GATEWAY,
@@ -101,7 +101,7 @@ class StackSettings:
     dashboard: Annotated[
         str | None,
         Setting(
-            "Where the dashboard listens: auto is the second port after the scheduler's, none runs no dashboard.",
+            "Address of the dashboard: auto is the second port after the scheduler's, none runs no dashboard.",
             variable="CALLSHEET_DASHBOARD_LISTEN",
             metavar="HOST:PORT|auto|none",
             default=AUTO_DASHBOARD,
@@ -125,7 +125,7 @@ class StackSettings:
     restart: RestartRule = STACK_RESTARTS
     ready_timeout_s: float = 90.0
     drain_s: Annotated[
-        float, Setting("Seconds that running attempts may go on at the end.", flag="--drain-s", least=0)
+        float, Setting("Seconds for which running attempts may continue at the end.", flag="--drain-s", least=0)
     ] = 10.0
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

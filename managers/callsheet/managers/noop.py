@@ -41,11 +41,11 @@ class NoopSettings:
     """
 
     services: Sequence[NoopService] = (NoopService(),)
-    execution_s: Annotated[float, Setting("How long each attempt takes.", least=0)] = 0.0
+    execution_s: Annotated[float, Setting("Seconds that each attempt takes.", least=0)] = 0.0
     follow_expected_duration: bool = True
     echo: Annotated[bool, Setting("Answer a tool call with its inline arguments.")] = False
     start_log: Annotated[
-        Path | None, Setting("Gets one line of JSON for every start, before anything else happens.")
+        Path | None, Setting("File that gets one line of JSON for every start, before anything else happens.")
     ] = None
 
     def __post_init__(self) -> None:

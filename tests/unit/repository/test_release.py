@@ -10,10 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 _ROOT = Path(__file__).parents[3]
-_WORKFLOW = _ROOT / ".github" / "workflows" / "publish.yml"
+_WORKFLOWS = _ROOT / ".github" / "workflows"
+_WORKFLOW = _WORKFLOWS / "publish.yml"
 _MODULE = re.compile(r"(?:import|from|-m) (callsheet(?:\.\w+)+)")
 
 
@@ -23,10 +25,11 @@ def test_the_version_has_its_changes_and_the_page_of_wheels() -> None:
     assert f"callsheet-{version}-py3-none-any.whl" in (_ROOT / "docs" / "how-to" / "install.md").read_text()
 
 
-def test_the_workflow_is_one() -> None:
-    checks = ("vendor.github-workflows", "custom.github-workflows-require-timeout")
-    for schema in checks:
-        command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(_WORKFLOW))
+@pytest.mark.parametrize("name", ["check", "nightly", "publish"])
+def test_the_workflow_is_one(name: str) -> None:
+    workflow = str(_WORKFLOWS / f"{name}.yml")
+    for schema in ("vendor.github-workflows", "custom.github-workflows-require-timeout"):
+        command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, workflow)
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -26,7 +26,7 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What to run.
+    """Settings of the demo.
 
     Attributes:
         cache: Where inputs are kept between runs.
@@ -34,7 +34,7 @@ class DemoSettings:
 
     seed: Annotated[int, Setting("Seed of the workload.", least=0)] = 0
     trajectories: Annotated[
-        int | None, Setting("Number in each mode.", default_text="four per free core, at least 8", least=1)
+        int | None, Setting("Trajectories in each mode.", default_text="four per free core, at least 8", least=1)
     ] = None
     cpus: Annotated[
         int | None, Setting("Cores to use.", variable="CALLSHEET_CPUS", default_text="all, at most 8", least=2)
@@ -42,7 +42,7 @@ class DemoSettings:
     isolation: Annotated[
         Isolation | None,
         Setting(
-            "What keeps sandboxes apart.",
+            "The isolation of sandboxes.",
             variable="CALLSHEET_ISOLATION",
             default_text="bubblewrap where it works, else none",
         ),
@@ -56,14 +56,14 @@ class DemoSettings:
             parse=host_and_port,
         ),
     ] = None
-    job: Annotated[str | None, Setting("There, the id of the job to open.", metavar="ID", default_text="a new one")] = (
-        None
-    )
+    job: Annotated[
+        str | None, Setting("With --scheduler, the id of the job to open.", metavar="ID", default_text="a new one")
+    ] = None
     cache: Path = field(default_factory=_default_cache)
     data_dir: Annotated[
         Path | None,
         Setting(
-            "Where the stack keeps its journal, payloads, sandboxes and logs.",
+            "Directory of the stack's journal, payloads, sandboxes and logs.",
             default_text="a temporary directory",
             path=PathRule(),
         ),

@@ -43,7 +43,6 @@ from callsheet.v1.names import MAX_MESSAGE_BYTES
 from google.protobuf.message import DecodeError
 
 T = TypeVar("T")
-"""The largest message to receive or send. Batches stay near 1 MiB; one outcome alone may be larger."""
 CHANNEL_OPTIONS: dict[str, int | str] = {
     "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
     "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
@@ -73,7 +72,7 @@ _REMEMBERED = 65_536
 
 
 class _ForkGuard:
-    """Knows whether this process was forked from one that had used gRPC, whose threads and locks did not come along."""
+    """Detects a fork of a process that had used gRPC: the threads and locks of gRPC are missing in the child."""
 
     def __init__(self) -> None:
         self.used = False
@@ -118,12 +117,12 @@ def _check_token(options: ClientOptions) -> None:
 
 
 def is_hopeless(code: grpc.StatusCode) -> bool:
-    """Whether waiting and trying again cannot help a stream that ended with this code."""
+    """Returns True if another try cannot help a stream that ended with this code."""
     return code in _HOPELESS
 
 
 async def answer_of(call: Awaitable[T]) -> T:
-    """Awaits a call, with the client's exceptions in place of gRPC's.
+    """Awaits a call, with the client's exceptions instead of gRPC's.
 
     Raises:
         RefusedError: The call was refused.
@@ -143,7 +142,7 @@ async def answer_of(call: Awaitable[T]) -> T:
 
 
 async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) -> T:
-    """Makes an idempotent call, and makes it again while there is no connection, or when its refusal says.
+    """Makes an idempotent call, and makes it again while there is no connection, or at the time that its refusal names.
 
     Raises:
         RefusedError: The call was refused, for good or for too long.
@@ -166,7 +165,7 @@ async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) 
 
 
 def asked_wait_s(refusal: RefusedError | None) -> float:
-    """Seconds that the scheduler asks to wait before the same is tried again; infinite where that cannot help."""
+    """Seconds that the scheduler asks to wait before the same is tried again; infinite if another try cannot help."""
     is_passing = isinstance(refusal, QueueFullError | UnavailableError)
     if refusal is None or refusal.retry_after_s is None or not is_passing:
         return math.inf
@@ -239,12 +238,12 @@ class PayloadTransfer:
                     await self._upload(sha256, content)
 
     def forget(self, sha256s: Iterable[str]) -> None:
-        """Forgets that contents were stored, as the scheduler says they are gone."""
+        """Forgets that contents were stored, because the scheduler reports that they are gone."""
         for sha256 in sha256s:
             self._stored.pop(sha256, None)
 
     def forget_all(self) -> None:
-        """Forgets all contents, as a job was closed and its payloads may go with it."""
+        """Forgets all contents, because a job was closed and its payloads may be deleted with it."""
         self._stored.clear()
 
     async def fetch(self, references: Mapping[str, common_pb2.PayloadReference]) -> dict[str, bytes]:

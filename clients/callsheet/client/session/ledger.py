@@ -1,4 +1,4 @@
-"""What a session still owes its callers: items without a result, actions without an outcome, and jobs that it holds.
+"""Open items of a session: items without a result, actions without an outcome, and jobs that it holds.
 
 Pure bookkeeping, no I/O and no clock. An item is `open` from the moment it is added until it is settled; a submit is
 settled by its outcome (or refusal), any other item by its result. Items wait to be written in the order of their
@@ -28,7 +28,7 @@ logger = logging.getLogger("callsheet.client")
 
 
 class Waiter(Protocol[OutcomeT_contra]):
-    """Whoever waits for an item."""
+    """The receiver of an item's result."""
 
     def accept(self) -> None:
         """Called at most once: the scheduler has made the item durable."""
@@ -43,16 +43,16 @@ class Item(Generic[OutcomeT]):
 
     Attributes:
         sequence: Its number, unique in the session and kept when it is sent again.
-        message: A serialized ClientSessionRequest that holds this item alone.
-        waiter: Told what becomes of it.
+        message: A serialized ClientSessionRequest with only this item.
+        waiter: The receiver of the result.
         key: The action, for a submit.
-        replay_success: Codes of refusals that mean success once the item was sent before, as the lost first try did it.
+        replay_success: Codes of refusals that mean success once the item was sent before: the first try did it.
         times_sent: How often it was put into a batch.
         accepted: Whether a result OK has come.
         early: An outcome that came before the result.
-        patience_s: How long it may be sent again where the scheduler has no room for it, in seconds.
-        give_up_at: Until when that is; None before the first such refusal.
-        refusal: The newest of them.
+        patience_s: Seconds for which the item may be sent again if the scheduler's queue is full.
+        give_up_at: The end of that time; None before the first refusal.
+        refusal: The newest refusal.
     """
 
     sequence: int
@@ -114,11 +114,11 @@ class Ledger(Generic[OutcomeT]):
         return item.key[0] if item is not None and item.key is not None else None
 
     def is_open(self, item: Item[OutcomeT]) -> bool:
-        """Whether the item has not been settled or dropped."""
+        """Returns True until the item is settled or dropped."""
         return item.sequence in self._open
 
     def next_batch(self) -> bytes:
-        """Takes what waits, up to the contract's bounds, and returns it as one serialized request; empty if nothing is.
+        """Takes the waiting items, up to the contract's bounds, as one serialized request; empty if no item waits.
 
         Serialized messages joined together are, by protobuf's rules, the message whose repeated fields are joined.
         """
@@ -174,7 +174,7 @@ class Ledger(Generic[OutcomeT]):
         Args:
             sequence: The item's number.
             refusal: Why it was refused; None if it was accepted.
-            reply: What an item that is no submit is settled with, if the scheduler tells more than that.
+            reply: The result of an item other than a submit, if the scheduler reports more than acceptance.
         """
         item = self._open.get(sequence)
         if item is None:
@@ -229,7 +229,7 @@ class HeldJobs:
         self._asked: dict[int, str] = {}
 
     def __bool__(self) -> bool:
-        """Whether any job is held."""
+        """Returns True if any job is held."""
         return bool(self._jobs)
 
     def hold(self, job_id: str) -> None:
@@ -245,7 +245,7 @@ class HeldJobs:
         self._jobs.clear()
 
     def requests(self, sequence: int) -> list[client_service_pb2.ClientSessionRequest]:
-        """Returns what a new stream says first.
+        """Returns the first requests of a new stream.
 
         Args:
             sequence: The last sequence of the session; the items take the next ones.

@@ -1,7 +1,7 @@
-"""Says in the log what actions wait for that take long to begin: a step that hangs has no other voice.
+"""Logs the reasons of long waits before the start of an action, so that a step that hangs is explained.
 
-A session looks every five seconds. What was open two looks before waits for long. Of the oldest of these the scheduler
-is asked why, until one of them is not running yet: that one is told, after 10, 20, 40 ... seconds.
+A session looks every five seconds. An action that was open two looks before waits for long. The session asks the
+scheduler about the oldest of these until one is not running yet, and logs its reason after 10, 20, 40 ... seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Explain = Callable[[ActionKey], Awaitable[admin_service_pb2.ExplainResponse]]
 
 
 async def tell_long_waits(ledger: Ledger[Any], explain: Explain) -> None:
-    """Runs as long as a stream does.
+    """Logs long waits until the stream ends.
 
     Args:
-        ledger: What is open.
-        explain: Asks the scheduler about an action; it may raise what calls raise.
+        ledger: The open items.
+        explain: Asks the scheduler about an action; it may raise the errors of calls.
     """
     newest: tuple[int, int] = (0, 0)
     running: set[ActionKey] = set()

@@ -1,4 +1,4 @@
-"""Carries out what clients ask for by one session with the scheduler, and the handles of actions on it."""
+"""Carries out the requests of clients by one session with the scheduler; and the handles of actions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SchedulerBackend:
 
     @property
     def is_over(self) -> bool:
-        """Whether its session has ended."""
+        """True once the session has ended."""
         return self._session.is_over
 
     async def connect(self) -> None:
@@ -111,7 +111,7 @@ class SchedulerBackend:
         self._session.payloads.forget_all()
 
     async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
-        """Tells that a job's trainer has a new policy version, and where its weights are if there are any."""
+        """Publishes a new policy version of a job's trainer, and the place of its weights if there are any."""
         request, uploads = await anyio.to_thread.run_sync(encode_publish, job_id, version, weights)
         item = client_service_pb2.ClientItem(publish_policy_version=request)
         await self._control_with_payloads(job_id, item, _ALREADY_OVERTAKEN, uploads)
@@ -143,7 +143,7 @@ class SchedulerBackend:
         return _opened(await self._control(trajectory.job_id, item, on_late=on_late))
 
     def _close_if_new(self, trajectory: TrajectoryDescription, reply: Reply | None) -> None:
-        """Closes what a cancelled caller has opened, once that is known; what others had opened stays open."""
+        """Closes a trajectory that a cancelled caller has opened; one that others had opened stays open."""
         if _opened(reply).opening is Opening.CREATED and not self._session.is_over:
             close = _close_trajectory(trajectory.job_id, trajectory.trajectory_id, TrajectoryEnd.ABANDONED)
             self._session.put_now(close.SerializeToString(), replay_success=_ALREADY_GONE)
@@ -155,14 +155,14 @@ class SchedulerBackend:
         await self._control(job_id, item, _ALREADY_GONE)
 
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
-        """Closes a trajectory as completed, with what its trainer gets of it."""
+        """Closes a trajectory as completed, with its reward and its payload."""
         message, uploads = encode_result(result)
         item = _close_trajectory(job_id, trajectory_id, TrajectoryEnd.COMPLETED)
         item.close_trajectory.result.CopyFrom(message)
         await self._control_with_payloads(job_id, item, _ALREADY_GONE, uploads)
 
     async def take_batch(self, job_id: str, request: BatchRequest) -> BatchContent:
-        """Takes a batch; a caller that is cancelled, or cannot read it, gives back what it may have been given."""
+        """Takes a batch; a caller that is cancelled, or cannot read the batch, gives it back."""
         message = encode_batch_request(job_id, request)
         try:
             return await self._take(message, request.wait_s)
@@ -195,7 +195,7 @@ class SchedulerBackend:
         await self._ask(self._session.stub.SettleBatch, request)
 
     async def cancel_work(self, work: CancelTarget) -> None:
-        """Gives up what is unfinished."""
+        """Cancels unfinished work."""
         request = client_service_pb2.CancelWorkRequest(reason=shortened(instance("reason", work.reason, str, "text")))
         put(request, "", job_id=work.job_id, group_id=work.group_id, trajectory_id=work.trajectory_id)
         await self._control(work.job_id, client_service_pb2.ClientItem(cancel_work=request), _ALREADY_GONE)
@@ -240,8 +240,8 @@ class SchedulerBackend:
     async def submit(self, submission: Submission[Any]) -> ActionHandle[Any]:
         """Submits an action.
 
-        Returns once it is in the outbox; one that refers to stored payloads once it is accepted, as only the scheduler
-        knows whether they are still stored.
+        Returns once the action is in the outbox. An action with stored payloads must be accepted first, because only
+        the scheduler knows if they are still stored.
         """
         if content_bytes(submission.action) > _ENCODE_IN_THREAD_BYTES:
             spec, uploads = await anyio.to_thread.run_sync(encode_submission, submission)
@@ -295,7 +295,7 @@ class SchedulerBackend:
         return SessionHandle(self._session, key, open_submit.waiter)
 
     def _count(self, job_id: str, kind: ActionKind, ticket: Ticket[Reply]) -> None:
-        """Counts an action whose outcome has arrived, whether somebody waits for it or not."""
+        """Counts an action whose outcome has arrived, with or without a waiter."""
         if isinstance(ticket.value, outcome_pb2.Outcome):
             self._steps.prices = self._session.prices
             self._steps.ended(job_id, ended_by_message(kind, ticket.value))
@@ -334,7 +334,7 @@ class SchedulerBackend:
 
 
 def _once_answered(ticket: Ticket[Reply], take: Callable[[Reply | None], None]) -> None:
-    """Has the answer to an item taken that nobody waits for any more; an error is none."""
+    """Runs a callback with the answer to an item without a waiter; an error is no answer."""
 
     def ended() -> None:
         if not isinstance(ticket.value, CallsheetError):
@@ -351,7 +351,7 @@ def _once_answered(ticket: Ticket[Reply], take: Callable[[Reply | None], None]) 
 
 
 def _patience_s(timeouts: action_pb2.Timeouts) -> float:
-    """How long a submit may wait for room: it would have expired then, had it been accepted at once."""
+    """Seconds for which a submit may wait for a full queue: accepted at once, it would have expired then."""
     set_ones = [each for each in ("schedule_to_start", "schedule_to_close") if timeouts.HasField(each)]
     return min((getattr(timeouts, each).ToTimedelta().total_seconds() for each in set_ones), default=math.inf)
 
@@ -385,7 +385,7 @@ class SessionHandle(ActionHandle[T]):
 
     @property
     def done(self) -> bool:
-        """Whether the outcome (or the refusal) has arrived."""
+        """True once the outcome (or the refusal) has arrived."""
         return self._ticket.has_ended
 
     async def accepted(self) -> None:

@@ -1,8 +1,8 @@
 """The session of one process and loop with the scheduler: one stream of batches, resumed whenever it breaks.
 
-What is owed to callers lives in the `Ledger`; this module moves it. All items go through one bounded outbox: a writer
-sends whatever waits as soon as the stream takes it, so a lone item leaves at once and a burst leaves in batches. A
-reader hands results and outcomes to whoever waits for them; decoding is left to their tasks.
+The `Ledger` has the open items, and this module moves them. All items go through one bounded outbox. A writer sends
+waiting items as soon as the stream takes them, so a single item leaves at once and a burst leaves in batches. A reader
+passes results and outcomes to their waiters, whose tasks decode them.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ _SERVICE = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"]
 _METHOD = f"/{_SERVICE.full_name}/{_SERVICE.methods_by_name['ClientSession'].name}"
 
 Reply: TypeAlias = outcome_pb2.Outcome | client_service_pb2.ItemOpened
-"""What the scheduler says of an item beyond that it is accepted."""
+"""A reply of the scheduler to an item that is more than its acceptance."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """How a stream ended: its status, and what that means."""
+    """The end of a stream: its status, and the meaning of it."""
 
     code: grpc.StatusCode
     error: CallsheetError
@@ -123,11 +123,11 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether the session's task has ended; a new session is needed."""
+        """True once the session's task has ended; then a new session is needed."""
         return self._task.done()
 
     async def connect(self) -> None:
-        """Returns once the scheduler has said that it serves this client.
+        """Returns once the scheduler serves this client.
 
         Raises:
             ConnectionLostError: There was no answer in time.
@@ -166,14 +166,14 @@ class Session:
     ) -> Ticket[Reply]:
         """Puts an item into the outbox and returns its ticket.
 
-        Does not look at the outbox's bound. Without `room` before it, it is for what must not wait and is bounded by
-        other things: one cancel per action, one close per trajectory.
+        This does not check the outbox's bound. Without `room` before it, use it only for items that must not wait and
+        have another bound: one cancel for each action, one close for each trajectory.
 
         Args:
             item: The ClientItem without a sequence, encoded.
             key: The action, for a submit.
             replay_success: See `Item`.
-            patience_s: How long it may wait where the scheduler has no room for it; `give_up_after_s` at most.
+            patience_s: Seconds for which it may wait if the scheduler's queue is full; `give_up_after_s` at most.
 
         Raises:
             InvalidArgumentError: The item is too large for a message.
@@ -197,13 +197,13 @@ class Session:
         return ticket
 
     def check_understood(self, request: Message) -> None:
-        """Raises UnimplementedError, by name, for what the scheduler does not know in the request of a unary call."""
+        """Raises UnimplementedError, by name, for fields of a unary call that the scheduler does not know."""
         refusal = None if self._contract is None else not_understood(self._target, request, self._contract)
         if refusal is not None:
             raise refusal
 
     def _refuse_unknown(self, sequence: int, message: bytes) -> None:
-        """Refuses an item in which the scheduler does not know all, before it is sent."""
+        """Refuses an item with fields that the scheduler does not know, before it is sent."""
         if self._contract is not None and self._contract < CONTRACT:
             sent = client_service_pb2.ClientSessionRequest.FromString(message)
             refusal = not_understood(self._target, sent, self._contract)
@@ -220,9 +220,9 @@ class Session:
         return True
 
     async def close(self) -> None:
-        """Waits shortly for the answers to what is not a submit (cancels, closes), then ends the session.
+        """Waits shortly for the answers to cancels and closes, then ends the session.
 
-        Open items end with ClientClosedError; the actions that were accepted go on in the scheduler.
+        Open items end with ClientClosedError; accepted actions continue in the scheduler.
         """
         if self._controls and not self._failures:
             with anyio.move_on_after(self._options.close_timeout_s, shield=True):
@@ -268,7 +268,7 @@ class Session:
                 await self._recover(end_or_none)
 
     async def _greet(self) -> StreamEnd | None:
-        """Asks whether the scheduler serves this client; returns how that failed, if it may yet go well."""
+        """Asks the scheduler to serve this client; returns the failure if another try may succeed."""
         now = anyio.current_time()
         self._down_since = now if self._down_since is None else self._down_since
         left_s = min(self._down_since + self._patience_s - now, self._options.connect_timeout_s)
@@ -301,7 +301,7 @@ class Session:
         return self._presented
 
     def _has_new_token(self, code: grpc.StatusCode) -> bool:
-        """Whether there is another one since the last was refused."""
+        """Returns True if the token has changed since the last one was refused."""
         return code is grpc.StatusCode.UNAUTHENTICATED and self._options.credentials.metadata() != self._presented
 
     async def _until_work(self) -> None:
@@ -390,7 +390,7 @@ class Session:
             ledger.outcome((outcome.key.job_id, outcome.key.action_id), outcome)
 
     def _postponed(self, sequence: int, refusal: RefusedError | None) -> bool:
-        """Has an item sent again when its refusal says; returns whether it waits for that."""
+        """Sends an item again at the time that its refusal names; returns whether the item waits for that."""
         wait_s = asked_wait_s(refusal)
         item = None
         if refusal is not None and math.isfinite(wait_s):
@@ -411,7 +411,7 @@ class Session:
         self._work.set()
 
     def stop_trying(self, key: ActionKey) -> bool:
-        """Ends a submit that the scheduler has no room for with its refusal; returns whether there was one."""
+        """Ends a submit, which the scheduler's full queue refused, with the refusal; returns whether there was one."""
         return self._ledger.stop_trying(key)
 
     def _take_output(self, output: client_service_pb2.ActionOutput) -> None:
@@ -428,7 +428,7 @@ class Session:
 
     @property
     def _patience_s(self) -> float:
-        """How long the session may be without a connection, in seconds."""
+        """Seconds for which the session may be without a connection."""
         return self._options.give_up_after_s if self._greeted else self._options.connect_timeout_s
 
     async def _recover(self, end: StreamEnd) -> None:

@@ -1,4 +1,4 @@
-"""Where the scheduler is: checks of addresses, and what the environment says of it. Pure but for a token's file."""
+"""The scheduler's address and its settings from environment variables. Pure, except that it reads a token's file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callsheet.credentials.channel import SYSTEM
 from callsheet.credentials.token import checked_token, read_token, why
 
 DEFAULT_TARGET: Final = "127.0.0.1:7077"
-"""Where `callsheet up` serves by default."""
+"""The default address of `callsheet up`."""
 
 # As options of commands that are on or off read their variables.
 _SWITCH: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
@@ -29,10 +29,10 @@ def check_target(target: object, options: ClientOptions) -> str:
     Args:
         target: "host:port", "[v6 address]:port", or a name in one of the forms of gRPC, for instance
             "dns:///host:port" or "unix:/path".
-        options: How to connect.
+        options: Options of the connection.
 
     Raises:
-        InvalidArgumentError: It is none of these.
+        InvalidArgumentError: The address has none of these forms.
     """
     text = instance("target", target, str, _RULE)
     instance("options", options, ClientOptions, "a ClientOptions")
@@ -50,7 +50,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
     """Returns the address and the options that environment variables name.
 
     Raises:
-        InvalidArgumentError: What they say is no token, or half a pair of files; a file is named that cannot be read.
+        InvalidArgumentError: A variable has no token, or half a pair of files, or names a file that cannot be read.
     """
     options = _with_token(environ)
     files = {name: environ.get(f"CALLSHEET_TLS_{name}") or None for name in ("CA", "CERT", "KEY")}

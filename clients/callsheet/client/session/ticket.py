@@ -1,6 +1,6 @@
-"""What a caller holds while an item is open: two moments, acceptance and end, that any number of tasks can await.
+"""The ticket of an open item: any number of tasks can await its acceptance and its end.
 
-Between them comes what a command prints while it runs.
+Between them comes the output of a command while it runs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Ticket(Generic[T]):
     are kept as values until somebody awaits, so a ticket that nobody awaits makes no noise.
 
     Attributes:
-        on_end: Called once the end is known.
+        on_end: Called with the end, once.
         owners: Callers that want the end of the item.
-        cancel_requested: Whether a cancel of the action is on its way.
-        output: Takes what the action prints, if it is to be sent.
-        has_ended: Whether the end is known.
+        cancel_requested: True if a cancel of the action is on its way.
+        output: Takes the output of the action, if it is requested.
+        has_ended: True once the end is known.
     """
 
     on_end: Callable[[], None] | None = None
@@ -51,12 +51,12 @@ class Ticket(Generic[T]):
         return self._value
 
     def accept(self) -> None:
-        """Tells that the scheduler has made the item durable."""
+        """Notes that the scheduler has made the item durable."""
         self._accepted = True
         _wake(self._acceptance)
 
     def settle(self, ended: T | CallsheetError | None) -> None:
-        """Tells the end of the item."""
+        """Notes the end of the item."""
         self._value = ended
         self.has_ended = True
         if self.output is not None:
@@ -106,7 +106,7 @@ async def _wait(waiting: list[asyncio.Future[None]]) -> None:
 
 
 class LiveOutput:
-    """The output of one action. Bounded, so that a reader that is slow loses some of it and is told how much.
+    """The output of one action. Bounded, so a slow reader loses a part of it and gets the number of lost bytes.
 
     For one reader at a time: several get different parts.
     """
@@ -129,7 +129,7 @@ class LiveOutput:
         self._changed.set()
 
     def end(self) -> None:
-        """Tells that nothing more comes."""
+        """Ends the output."""
         self._ended = True
         self._changed.set()
 

@@ -36,7 +36,7 @@ class GatewaySettings:
     listen: Annotated[
         str,
         Setting(
-            "Where to listen; port 0 takes a free one.",
+            "Address to listen on; port 0 takes a free one.",
             variable="CALLSHEET_GATEWAY_LISTEN",
             metavar="HOST:PORT",
             parse=host_and_port,
@@ -52,7 +52,7 @@ class GatewaySettings:
             secret=True,
         ),
     ] = None
-    service: Annotated[str, Setting("The service that generates, whatever model callers name.", metavar="NAME")] = (
+    service: Annotated[str, Setting("The service that generates, for every model name of a call.", metavar="NAME")] = (
         "policy"
     )
     tokenizer: Annotated[
@@ -65,7 +65,8 @@ class GatewaySettings:
     parser_url: Annotated[
         str | None,
         Setting(
-            "An SGLang server that parses replies; the gateway parses those that it does not answer within 5 seconds.",
+            "An SGLang server that parses replies; the gateway parses a reply itself if the server takes more than 5 "
+            "seconds.",
             metavar="URL",
             default_text="the gateway parses",
         ),
@@ -91,7 +92,7 @@ class GatewaySettings:
     retention_s: Annotated[
         float,
         Setting(
-            "How long call records are kept once their trajectory was closed.",
+            "Seconds for which call records are kept after their trajectory was closed.",
             flag="--retention",
             metavar="SECONDS",
             least=0,
@@ -100,7 +101,8 @@ class GatewaySettings:
     max_database_bytes: Annotated[
         int,
         Setting(
-            "The most that call records take; beyond it those of the trajectories that were closed first are removed.",
+            "The most bytes of call records; beyond them the records of the trajectories that were closed first are "
+            "removed.",
             metavar="BYTES",
             least=1,
         ),

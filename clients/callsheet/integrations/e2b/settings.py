@@ -21,14 +21,14 @@ class E2bSettings(ServedFacade):
 
     auth_token: Annotated[
         str | None,
-        Setting("What clients must give as their API key.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
+        Setting("The API key that clients must have.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
     ] = field(default=None, repr=False)
     job_id: Annotated[
         str, Setting("The job of all sandboxes of this facade.", default_text="e2b- and a random suffix")
     ] = field(default_factory=lambda: f"e2b-{secrets.token_hex(4)}")
     user: Annotated[str, Setting("User of all commands.", default_text="the sandbox's own")] = ""
     working_directory: Annotated[
-        str, Setting("Where relative paths begin; made if missing.", default_text="the sandbox's own")
+        str, Setting("Directory of relative paths; made if missing.", default_text="the sandbox's own")
     ] = ""
     timeout_s: Annotated[
         int,

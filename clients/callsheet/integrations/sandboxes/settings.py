@@ -24,7 +24,7 @@ class SandboxRequest:
         int | None, Setting("Memory of each sandbox in MiB.", default_text="the scheduler's", least=1)
     ] = None
     guaranteed_memory: Annotated[
-        bool, Setting("Keep its whole memory for each sandbox as long as it lives.", flag="--guaranteed-memory")
+        bool, Setting("Keep the whole memory of a sandbox for its life.", flag="--guaranteed-memory")
     ] = False
     disk_mib: Annotated[int | None, Setting("Disk of each sandbox in MiB.", default_text="the manager's", least=1)] = (
         None
@@ -50,7 +50,9 @@ class ServedFacade:
     scheduler: Address = DEFAULT_ADDRESS
     listen: Annotated[
         str,
-        Setting("Where to listen; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"),
+        Setting(
+            "Address to listen on; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"
+        ),
     ] = "127.0.0.1:8000"
     auth_token: Annotated[
         str | None,

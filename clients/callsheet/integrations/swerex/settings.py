@@ -24,7 +24,7 @@ class FacadeSettings(ServedFacade):
 
     auth_token: Annotated[
         str | None,
-        Setting("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
+        Setting("The auth_token that clients must have.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
     ] = field(default=None, repr=False)
     job_id: Annotated[
         str, Setting("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
@@ -32,7 +32,7 @@ class FacadeSettings(ServedFacade):
     idle_timeout_s: Annotated[
         float | None,
         Setting(
-            "Give up sandboxes without requests.",
+            "Seconds without a request after which a sandbox ends.",
             flag="--idle-timeout",
             metavar="SECONDS",
             default_text="the scheduler's",

@@ -52,7 +52,7 @@ class InferenceSettings:
     urls: Annotated[
         tuple[str, ...],
         Setting(
-            "Where an engine's server is, such as http://host:30000; repeatable: each is an engine of its own.",
+            "Address of an engine's server, such as http://host:30000; repeatable: each is one engine.",
             flag="--url",
             metavar="URL",
             repeatable=True,
@@ -62,9 +62,8 @@ class InferenceSettings:
     launches: Annotated[
         tuple[str, ...],
         Setting(
-            "Command of an engine's server that the manager is to run itself; repeatable: each is an engine of its "
-            "own. It is split as a shell would; {port} and {host} are filled in, or added at the end for SGLang and "
-            "vLLM.",
+            "Command of an engine's server for the manager to run; repeatable: each is one engine. It is split as in a "
+            "shell; {port} and {host} are filled in, or added at the end for SGLang and vLLM.",
             flag="--launch",
             metavar="COMMAND",
             repeatable=True,
@@ -92,12 +91,12 @@ class InferenceSettings:
     launch_name: str = DEFAULT_SERVICE
     engine_api_key: Annotated[
         str | None,
-        Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
+        Setting("The API key of that server.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
     ] = field(default=None, repr=False)
     script: Annotated[
         Path | None,
         Setting(
-            "What the scripted engine answers: a JSON file.",
+            "A JSON file with the answers of the scripted engine.",
             metavar="FILE",
             variable="CALLSHEET_SCRIPT",
             default_text="none",
@@ -117,19 +116,19 @@ class InferenceSettings:
     weights_below: Annotated[
         tuple[str, ...],
         Setting(
-            "Where jobs may publish weights from: a directory, the beginning of a URI, or tcp://HOST for groups; "
-            "repeatable. Without one from anywhere, but with a token from nowhere.",
+            "Source that jobs may publish weights from: a directory, the beginning of a URI, or tcp://HOST for groups; "
+            "repeatable. Without it any source for callers without tokens, and none for those with tokens.",
             metavar="DIR|URI",
             repeatable=True,
             parse=check_place,
         ),
     ] = ()
     policy_version: Annotated[int, AtLeast(0)] = 0
-    slots: Annotated[int, Setting("The most sequences in the batch; a server tells its own.", least=1)] = 64
+    slots: Annotated[int, Setting("The most sequences in the batch; a server reports its own.", least=1)] = 64
     threads: Annotated[
         int | None,
         Setting(
-            "Threads of the inference engine; it keeps as many cores for itself.",
+            "Threads of the inference engine; it reserves as many cores.",
             flag="--engine-threads",
             variable="CALLSHEET_ENGINE_THREADS",
             default_text="a quarter of the cores, at least 1",

@@ -31,22 +31,22 @@ class BuildSettings:
     build_images: Annotated[
         bool,
         Setting(
-            "Build images of Dockerfiles with buildah, which an env_reset may bring along. Their RUN steps run outside "
-            "of any sandbox: only for Dockerfiles that you trust.",
+            "Build the Dockerfiles of env_resets with buildah. Their RUN steps run outside of any sandbox: only for "
+            "Dockerfiles that you trust.",
             variable="CALLSHEET_BUILD_IMAGES",
         ),
     ] = False
     builds_for: Annotated[
         BuildsFor,
         Setting(
-            "Whose Dockerfiles are built: the operator's, with the machine's network, and none where callers have "
-            "tokens; or also those of jobs with tokens, with what --network names and nothing else.",
+            "The owners of Dockerfiles that are built: operator builds with the machine's network, and nothing for "
+            "callers with tokens; jobs also builds for jobs with tokens, with the destinations of --network only.",
             variable="CALLSHEET_BUILDS_FOR",
         ),
     ] = BuildsFor.OPERATOR
     concurrent_builds: Annotated[
         int,
-        Setting("Images that are built at the same time.", variable="CALLSHEET_CONCURRENT_BUILDS", least=1),
+        Setting("The most images that are built at once.", variable="CALLSHEET_CONCURRENT_BUILDS", least=1),
     ] = 1
     build_timeout_s: Annotated[
         float,
@@ -60,7 +60,7 @@ class BuildSettings:
     build_storage_mib: Annotated[
         int,
         Setting(
-            "The most that images which others are built on may take on disk between builds, in MiB.",
+            "The most disk for base images between builds, in MiB.",
             variable="CALLSHEET_BUILD_STORAGE_MIB",
             least=0,
         ),

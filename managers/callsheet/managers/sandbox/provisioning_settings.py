@@ -39,20 +39,20 @@ class ProvisioningSettings:
     layer_cache_mib: Annotated[
         int,
         Setting(
-            "The most that unpacked images and the files that set-ups left may take on disk, in MiB.",
+            "The most disk for unpacked images and for the files of set-ups, in MiB.",
             variable="CALLSHEET_LAYER_CACHE_MIB",
             least=1,
         ),
     ] = 20 << 10
     keep_set_ups: Annotated[
-        bool, Setting("Begin sandboxes with the files that the same set-up left before, instead of repeating it.")
+        bool, Setting("Start a sandbox with the files that the same set-up left before, instead of repeating it.")
     ] = True
     largest_set_up_mib: Annotated[int, AtLeast(1)] = 1 << 10
     memory_limit_mib: Annotated[
         int | None,
         Setting(
-            "The most memory that all sandboxes of this manager may have together, in MiB. By need, what does not fit "
-            "waits; otherwise it is refused.",
+            "The most memory of all sandboxes of this manager together, in MiB. With --memory-by-need a sandbox that "
+            "does not fit waits; otherwise it is refused.",
             flag="--sandbox-memory-mib",
             variable="CALLSHEET_SANDBOX_MEMORY_MIB",
             default_text="the node's memory by need, otherwise no limit but what the scheduler books",
@@ -62,15 +62,15 @@ class ProvisioningSettings:
     memory_by_need: Annotated[
         bool,
         Setting(
-            "Give a sandbox its whole memory while a command runs in it, and keep for it between them what it holds; "
-            "otherwise all of it is kept for its life. Needs control groups that bound memory.",
+            "Give a sandbox its whole memory only while a command runs in it, and between commands the memory that it "
+            "holds. Otherwise it has the whole memory for its life. Needs control groups that bound memory.",
             variable="CALLSHEET_MEMORY_BY_NEED",
         ),
     ] = True
     warm_memory_mib: Annotated[
         int | None,
         Setting(
-            "What sandboxes that nobody asked for yet may hold together, in MiB; 0 keeps none ready.",
+            "The most memory of sandboxes that are ready before a request, in MiB; 0 keeps none ready.",
             variable="CALLSHEET_WARM_MEMORY_MIB",
             default_text="what the machine has for actions",
             least=0,

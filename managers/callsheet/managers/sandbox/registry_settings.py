@@ -39,8 +39,8 @@ class RegistrySettings:
     registries: Annotated[
         tuple[str, ...],
         Setting(
-            "Registry that images may be pulled from, such as docker.io, or '*' for any; repeatable. Names without a "
-            "registry are looked for in the first one. By default nothing is pulled.",
+            "Registry that images may be pulled from, such as docker.io, or '*' for any; repeatable. A name without a "
+            "registry means the first one. By default nothing is pulled.",
             flag="--registry",
             variable="CALLSHEET_REGISTRY",
             metavar="HOST[:PORT]",
@@ -52,8 +52,8 @@ class RegistrySettings:
     insecure_registries: Annotated[
         tuple[str, ...],
         Setting(
-            "Registry that may be asked without TLS, or with a certificate that nobody vouches for; repeatable. Those "
-            "on the machine's own loopback address need not be named.",
+            "Registry to use without TLS, or with a certificate that no authority signed; repeatable. Registries on "
+            "the machine's own loopback address need no entry.",
             flag="--insecure-registry",
             variable="CALLSHEET_INSECURE_REGISTRY",
             metavar="HOST[:PORT]",
@@ -74,14 +74,14 @@ class RegistrySettings:
     image_tag_s: Annotated[
         float,
         Setting(
-            "Seconds for which a tag means the image that it meant when it was last looked up.",
+            "Seconds for which the last look-up of a tag holds.",
             variable="CALLSHEET_IMAGE_TAG_S",
             least=0,
         ),
     ] = 3600.0
     concurrent_pulls: Annotated[
         int,
-        Setting("Images that are pulled at the same time.", variable="CALLSHEET_CONCURRENT_PULLS", least=1),
+        Setting("The most images that are pulled at once.", variable="CALLSHEET_CONCURRENT_PULLS", least=1),
     ] = 2
     pull_timeout_s: Annotated[
         float,

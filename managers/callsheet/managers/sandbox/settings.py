@@ -51,7 +51,7 @@ class CoreSharing(Enum):
 
 
 IsolationOption = Annotated[
-    Isolation, Setting("What keeps sandboxes apart.", variable="CALLSHEET_ISOLATION", default=Isolation.BUBBLEWRAP)
+    Isolation, Setting("The isolation of sandboxes.", variable="CALLSHEET_ISOLATION", default=Isolation.BUBBLEWRAP)
 ]
 
 
@@ -115,8 +115,8 @@ class SandboxSettings:
     delegated_group: Annotated[
         Path | None,
         Setting(
-            "Directory of a version 2 control group that was made for this manager; by default the one it runs in, if "
-            "that was delegated.",
+            "Directory of a version 2 control group made for this manager; by default the group that it runs in, if "
+            "delegated.",
             flag="--control-group",
             variable="CALLSHEET_CONTROL_GROUP",
         ),
@@ -124,15 +124,15 @@ class SandboxSettings:
     docker_image: Annotated[
         str,
         Setting(
-            "With --isolation docker, the image of sandboxes that name none; images must have a python3, 3.8 or later.",
+            "With --isolation docker, the image of sandboxes that name none; an image must have python3, 3.8 or later.",
             variable="CALLSHEET_DOCKER_IMAGE",
         ),
     ] = ""
     network: Annotated[
         tuple[Destination, ...],
         Setting(
-            "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
-            "'*' for any name; repeatable. By default nothing.",
+            "Destination that an env_reset may request, through a proxy: a name, '*.' and a name for all names below "
+            "it, an address, or '*' for any name; repeatable. By default none.",
             metavar="HOST:PORT",
             text=str,
             parse=Destination.parse,
@@ -144,8 +144,8 @@ class SandboxSettings:
     core_sharing: Annotated[
         CoreSharing,
         Setting(
-            "Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system "
-            "does it, or each command cores reserved for it.",
+            "How commands share cores: ranked by the CPU time that each used, plainly by the operating system, or with "
+            "cores reserved for each command.",
             flag="--share-cores",
             variable="CALLSHEET_SHARE_CORES",
             default=CoreSharing.RANKED,
@@ -154,7 +154,7 @@ class SandboxSettings:
     shared_cores: Annotated[
         int | None,
         Setting(
-            "How many of the cores are shared; leave out those that other managers of the machine need.",
+            "Number of shared cores, without those that other managers of the machine need.",
             flag="--shared-cpus",
             variable="CALLSHEET_SHARED_CPUS",
             default_text="all",

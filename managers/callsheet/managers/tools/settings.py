@@ -47,7 +47,7 @@ class ToolsSettings:
             default_text="none: this manager spends them alone",
         ),
     ] = field(default=None, repr=False)
-    quota_namespace: Annotated[str, Setting("Prefix of its keys there; managers that share it are one node.")] = (
+    quota_namespace: Annotated[str, Setting("Prefix of the keys there; managers with one prefix are one node.")] = (
         "callsheet-quotas"
     )
 

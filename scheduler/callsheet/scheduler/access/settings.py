@@ -21,7 +21,7 @@ class AccessSettings:
     """Who may call a scheduler, and how connections are kept private."""
 
     tls_cert: Annotated[
-        Path | None, _file("The certificate to show, as PEM; read anew when it has changed.", "CALLSHEET_SERVER_CERT")
+        Path | None, _file("The certificate, as PEM; it is read again when it has changed.", "CALLSHEET_SERVER_CERT")
     ] = None
     tls_key: Annotated[Path | None, _file("The key of that certificate, as PEM.", "CALLSHEET_SERVER_KEY")] = None
     tls_client_ca: Annotated[

@@ -18,6 +18,7 @@ from callsheet.scheduler.core.state.buffer import BufferedTrajectory
 from callsheet.scheduler.core.state.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.state.forgotten_ids import completed_of, states_of
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.transitions import RECOVERED
 from callsheet.scheduler.core.words.costs import NOTHING, Account
 from callsheet.scheduler.core.words.engine_weights import WeightsOffer, WeightsRollout
 from callsheet.scheduler.core.words.model import (
@@ -38,7 +39,7 @@ from callsheet.scheduler.core.words.recovered import (
     RecoveredTrajectory,
 )
 from callsheet.scheduler.core.work.admission_counts import count_live, note_begun
-from callsheet.scheduler.core.work.lifecycle import enqueue, stop_attempt
+from callsheet.scheduler.core.work.lifecycle import await_turn, stop_attempt
 from callsheet.scheduler.core.work.submission import add_action, add_job
 from callsheet.scheduler.core.work.trajectories import add_closed, add_trajectory, count_closed, group_of
 
@@ -101,7 +102,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     _restore_finished(state, recovered.actions, away, now)
     _restore_buffers(state, recovered, decode, now)
     for action in waiting:
-        enqueue(state, action, now)
+        await_turn(state, action, now)
     for drain in recovered.drains:
         state.awaited.setdefault(drain.manager_id, Awaited()).drain = drain
     for manager_id in state.awaited:
@@ -285,7 +286,7 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     awaited = state.awaited.setdefault(row.manager_id, Awaited())
     awaited.attempts.setdefault(row.incarnation, []).append(attempt)
     action.attempt = attempt
-    action.enter(ActionState.DISPATCHED)
+    action.change(RECOVERED)
     action.first_dispatched_at = now
     trajectory = action.trajectory
     if action.request.in_sandbox and trajectory is not None:

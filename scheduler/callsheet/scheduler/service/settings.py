@@ -105,7 +105,7 @@ class SchedulerSettings:
     otlp_endpoint: Annotated[
         str | None,
         Setting(
-            "Collector that spans of finished actions go to, by OTLP over HTTP, for instance http://127.0.0.1:4318.",
+            "Collector of the spans of finished actions, by OTLP over HTTP, for instance http://127.0.0.1:4318.",
             variable="CALLSHEET_OTLP_ENDPOINT",
             metavar="URL|none",
             default_text="none",
@@ -136,13 +136,14 @@ class SchedulerSettings:
         float, Setting("Seconds between managers' heartbeats.", variable="CALLSHEET_HEARTBEAT_INTERVAL", least=0.01)
     ] = 3.0
     manager_lease: Annotated[
-        float, Setting("Seconds of silence that lose a manager.", variable="CALLSHEET_MANAGER_LEASE", least=0.05)
+        float,
+        Setting("Seconds of silence after which a manager is lost.", variable="CALLSHEET_MANAGER_LEASE", least=0.05),
     ] = 15.0
     cancel_grace: float = 15.0
     job_grace: Annotated[
         float,
         Setting(
-            "Seconds that a job lives on without a client session, unless it says so itself.",
+            "Seconds for which a job lives on without a client session, unless the job has its own value.",
             variable="CALLSHEET_JOB_GRACE",
             least=0.1,
         ),
@@ -154,7 +155,7 @@ class SchedulerSettings:
     job_idle_timeout: Annotated[
         float,
         Setting(
-            "Seconds without work after which a job is closed, held or not, unless it says so itself.",
+            "Seconds without work after which a job is closed, held or not, unless the job has its own value.",
             variable="CALLSHEET_JOB_IDLE_TIMEOUT",
             least=0.1,
         ),
@@ -174,7 +175,7 @@ class SchedulerSettings:
     finished_actions_s: Annotated[
         float,
         Setting(
-            "Seconds for which they are kept; then what comes again is refused as forgotten.",
+            "Seconds for which they are kept; later a submit under such an id is refused as forgotten.",
             variable="CALLSHEET_FINISHED_ACTIONS_S",
             least=0.1,
         ),
@@ -182,7 +183,8 @@ class SchedulerSettings:
     max_buffered: Annotated[
         int,
         Setting(
-            "Finished trajectories in a job's buffer from which on no more begin, unless it says so itself.",
+            "Finished trajectories in a job's buffer beyond which no trajectory begins, unless the job has its own "
+            "value.",
             variable="CALLSHEET_MAX_BUFFERED",
             least=1,
         ),
@@ -196,7 +198,7 @@ class SchedulerSettings:
     closed_actions: Annotated[
         int,
         Setting(
-            "Most actions of closed jobs of which explain and the history still tell.",
+            "Most actions of closed jobs that explain and the history still show.",
             variable="CALLSHEET_CLOSED_ACTIONS",
             least=0,
         ),
@@ -204,7 +206,9 @@ class SchedulerSettings:
     prices: Prices = ()
     closed_actions_s: Annotated[
         float,
-        Setting("Seconds after the close for which explain does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0),
+        Setting(
+            "Seconds after the close for which explain shows them.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0
+        ),
     ] = 3600.0
     keepalive_interval: float = 30.0
     keepalive_timeout: float = 20.0

@@ -14,6 +14,7 @@ from callsheet.scheduler.core.state.forgotten_ids import ForgottenWork
 from callsheet.scheduler.core.state.held_memory import booked_mib
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.services import Service, Stranger, pool_of
+from callsheet.scheduler.core.state.transitions import SUBMITTED, Change, ImpossibleChangeError
 from callsheet.scheduler.core.words.commands import OutcomeResult
 from callsheet.scheduler.core.words.costs import Account, Cost
 from callsheet.scheduler.core.words.model import (
@@ -212,7 +213,7 @@ class Action:
     arrival: int
     submitted_at: float
     queued_since: float
-    state: ActionState = ActionState.QUEUED
+    state: ActionState = SUBMITTED.target
     awaits_role: bool = False
     ready_ticket: int = 0
     attempts: int = 0
@@ -236,12 +237,19 @@ class Action:
         """Its key."""
         return self.request.key
 
-    def enter(self, state: ActionState) -> None:
-        """Changes its state; its job counts its actions by their states."""
+    def change(self, by: Change) -> None:
+        """Changes its state; its job counts its actions by their states.
+
+        Raises:
+            ImpossibleChangeError: The table has no such change from its state. Nothing is changed then.
+        """
+        if self.state not in by.sources:
+            story = "; ".join(event for _, event in self.story)
+            raise ImpossibleChangeError(f"{self.key} is {self.state.value} and cannot be {by.name}: {story}")
         counts = self.job.state_counts
         counts[self.state] -= 1
-        counts[state] = counts.get(state, 0) + 1
-        self.state = state
+        counts[by.target] = counts.get(by.target, 0) + 1
+        self.state = by.target
 
     def deadline(self, timeout: float) -> float:
         """When a time runs out that counts from its submit."""

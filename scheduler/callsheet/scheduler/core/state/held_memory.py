@@ -1,7 +1,7 @@
 """Memory of sandboxes by need: the booked memory is the held one and a share of the rest of the demand.
 
 A sandbox's grant names its demand, which is its limit. Its manager gives it the whole demand only while something runs
-in it. Meanwhile others wait if the node lacks it; see docs/concepts/architecture.md.
+in it. Meanwhile others wait if the node lacks it; see docs/concepts/rules.md.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ from callsheet.scheduler.core.state.entities import Action, Attempt, Job, Manage
 from callsheet.scheduler.core.state.orphans import Orphan
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.services import Stranger
+from callsheet.scheduler.core.state.transitions import ADOPTED, STARTED
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, CancelAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.words.events import AttemptEnded, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.words.model import ActionKey, ActionRequest, ActionState, FailureKind, Token
 from callsheet.scheduler.core.words.records import ActionDispatched
 from callsheet.scheduler.core.words.registration import RunningAttempt, SandboxRef
 from callsheet.scheduler.core.work.admission import admit
-from callsheet.scheduler.core.work.lifecycle import arm_attempt, enqueue
+from callsheet.scheduler.core.work.lifecycle import arm_attempt, await_turn
 from callsheet.scheduler.core.work.resizing import note_booked
 from callsheet.scheduler.core.work.servability import service_of
 
@@ -118,7 +119,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     take_orphan(state, action.key)
     manager = state.managers.get(orphan.manager_id)
     if manager is None:
-        enqueue(state, action, now)
+        await_turn(state, action, now)
         return
     running = orphan.running
     state.ready.remove(action)
@@ -135,7 +136,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     )
     action.attempts = max(action.attempts, running.attempt)
     action.first_dispatched_at = action.first_dispatched_at or now
-    action.enter(ActionState.DISPATCHED)
+    action.change(ADOPTED)
     if action.request.in_sandbox and action.trajectory is not None:
         action.trajectory.occupied = attempt
     if action.trajectory is not None:
@@ -149,7 +150,7 @@ def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: flo
     if started and not attempt.started_at:
         attempt.started_at = now
         if attempt.action.attempt is attempt and attempt.action.state is ActionState.DISPATCHED:
-            attempt.action.enter(ActionState.RUNNING)
+            attempt.action.change(STARTED)
     if not attempt.cancel_sent:
         arm_attempt(state, attempt)
 

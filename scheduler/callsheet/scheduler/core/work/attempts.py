@@ -9,6 +9,7 @@ from callsheet.scheduler.core.state.entities import Action, Attempt, LastAttempt
 from callsheet.scheduler.core.state.ready import ReadyQueue
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
 from callsheet.scheduler.core.state.services import Service
+from callsheet.scheduler.core.state.transitions import DISPATCHED, STARTED
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, Dispatch
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, Demand, FailureKind
@@ -139,7 +140,7 @@ def _dispatch(
     state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
     note_booked(state, attempt)
     action.attempt = attempt
-    action.enter(ActionState.DISPATCHED)
+    action.change(DISPATCHED)
     action.queue_s += now - action.queued_since
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
@@ -186,7 +187,7 @@ def on_started(state: SchedulerState, event: events.AttemptStarted, now: float) 
     attempt.started_at = attempt.started_at or now
     action = attempt.action
     if action.attempt is attempt and action.state is ActionState.DISPATCHED:
-        action.enter(ActionState.RUNNING)
+        action.change(STARTED)
         action.tell(now, f"attempt {attempt.number} started")
 
 

@@ -17,6 +17,7 @@ from callsheet.scheduler.core.state.entities import (
     Trajectory,
 )
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.transitions import CANCELLED, EXPIRED, FAILED, REQUEUED, SUCCEEDED, Change
 from callsheet.scheduler.core.words.commands import (
     CancelAttempt,
     Cancellation,
@@ -58,20 +59,13 @@ _DIED_BEFORE = replace(
     message="the sandbox of the trajectory died while a command ran in it; reset it to go on with a fresh one",
 )
 
-_STATE_OF_RESULT: dict[type, ActionState] = {
-    AttemptSucceeded: ActionState.SUCCEEDED,
-    AttemptFailed: ActionState.FAILED,
-    AttemptCancelled: ActionState.CANCELLED,
-    Cancellation: ActionState.CANCELLED,
-    Expiry: ActionState.EXPIRED,
+_ENDS: dict[type, Change] = {
+    AttemptSucceeded: SUCCEEDED,
+    AttemptFailed: FAILED,
+    AttemptCancelled: CANCELLED,
+    Cancellation: CANCELLED,
+    Expiry: EXPIRED,
 }
-
-
-def enqueue(state: SchedulerState, action: Action, now: float) -> None:
-    """Lets a new or retried action wait for what comes before its start."""
-    action.enter(ActionState.QUEUED)
-    action.queued_since = now
-    await_turn(state, action, now)
 
 
 def await_turn(state: SchedulerState, action: Action, now: float) -> None:
@@ -304,7 +298,9 @@ def fail_or_retry(state: SchedulerState, action: Action, failed: AttemptFailed, 
         action.backoff_until = now + backoff
         action.failed_on = last.attempt.manager_id
         state.persist(ActionRequeued(*action.key, action.attempts))
-        enqueue(state, action, now)
+        action.change(REQUEUED)
+        action.queued_since = now
+        await_turn(state, action, now)
     else:
         finish(state, action, failed, now, last)
 
@@ -374,14 +370,13 @@ def finish(
     trajectory = action.trajectory
     admitted = trajectory is None or trajectory.admitted_at is not None
     key = action.request.key
-    ended_as = _STATE_OF_RESULT[type(result)]
-    action.enter(ended_as)
-    state_name = ended_as.value
+    action.change(_ENDS[type(result)])
+    state_name = action.state.value
     ended = last.attempt if last is not None else None
     facts = OutcomeFacts(
         key=key,
         kind=action.request.kind,
-        state=ended_as,
+        state=action.state,
         result=result,
         usage=last.usage if last is not None else None,
         attempts=action.attempts,

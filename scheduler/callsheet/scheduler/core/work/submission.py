@@ -17,13 +17,13 @@ from callsheet.scheduler.core.jobs.retention import drop_job
 from callsheet.scheduler.core.state.chores import Part, open_actions
 from callsheet.scheduler.core.state.entities import Action, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.state.scheduler_state import SchedulerState
+from callsheet.scheduler.core.state.transitions import SUBMITTED
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
-    ActionState,
     Opened,
     Opening,
     SandboxCopy,
@@ -42,7 +42,7 @@ from callsheet.scheduler.core.words.staleness import is_evicted
 from callsheet.scheduler.core.work.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.work.attempts import on_ended
 from callsheet.scheduler.core.work.costs import persist_costs
-from callsheet.scheduler.core.work.lifecycle import detach_attempt, enqueue, finish
+from callsheet.scheduler.core.work.lifecycle import await_turn, detach_attempt, finish
 from callsheet.scheduler.core.work.over_or_unknown import check_not_forgotten, closed_trajectory, unknown_action
 from callsheet.scheduler.core.work.servability import check_servable
 from callsheet.scheduler.core.work.trajectories import abandon, close_trajectory
@@ -180,7 +180,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
         if orphan.ended is not None and action.attempt is not None:
             on_ended(state, orphan.ended, now)
     else:
-        enqueue(state, action, now)
+        await_turn(state, action, now)
 
 
 def _take_command_timeout(state: SchedulerState, trajectory: Trajectory, reset: ActionRequest) -> None:
@@ -286,7 +286,7 @@ def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None
     job.open_bytes += size
     state.open_actions += 1
     state.open_bytes += size
-    job.state_counts[ActionState.QUEUED] = job.state_counts.get(ActionState.QUEUED, 0) + 1
+    job.state_counts[SUBMITTED.target] = job.state_counts.get(SUBMITTED.target, 0) + 1
 
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:

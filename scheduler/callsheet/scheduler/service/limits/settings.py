@@ -32,15 +32,18 @@ class LimitSettings:
         int, Setting("Open jobs beyond which no more are opened.", variable="CALLSHEET_MAX_OPEN_JOBS", least=1)
     ] = 10_000
     max_open_trajectories: Annotated[
-        int, Setting("Likewise open trajectories.", variable="CALLSHEET_MAX_OPEN_TRAJECTORIES", least=1)
+        int,
+        Setting(
+            "Open trajectories beyond which no more are opened.", variable="CALLSHEET_MAX_OPEN_TRAJECTORIES", least=1
+        ),
     ] = 200_000
     max_job_open_trajectories: Annotated[
-        int, Setting("Likewise those of one job.", variable="CALLSHEET_MAX_JOB_OPEN_TRAJECTORIES", least=1)
+        int, Setting("The same for one job.", variable="CALLSHEET_MAX_JOB_OPEN_TRAJECTORIES", least=1)
     ] = 100_000
     max_pending_bytes: Annotated[
         int,
         Setting(
-            "Bytes that wait for the core or a commit; beyond it streams are not read.",
+            "Bytes that wait for the core or a commit; beyond them no stream is read.",
             variable="CALLSHEET_MAX_PENDING_BYTES",
             least=4 * _MIB,
         ),
@@ -48,7 +51,7 @@ class LimitSettings:
     max_unread_bytes: Annotated[
         int,
         Setting(
-            "Bytes that all streams leave unread; beyond it the one with the most ends.",
+            "Bytes that all streams leave unread; beyond them the stream with the most ends.",
             variable="CALLSHEET_MAX_UNREAD_BYTES",
             least=64 * _MIB,
         ),
@@ -63,7 +66,7 @@ class LimitSettings:
     max_peer_items_s: Annotated[
         int,
         Setting(
-            "Items that one peer's streams are read of each second.", variable="CALLSHEET_MAX_PEER_ITEMS_S", least=1
+            "Items that are read from one peer's streams each second.", variable="CALLSHEET_MAX_PEER_ITEMS_S", least=1
         ),
     ] = 200_000
     max_stored_bytes: Annotated[
