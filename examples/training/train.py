@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from callsheet.environments.seats import SeatSettings
+from callsheet.integrations.columns import EXCLUDED, FAILURE, REPLACED
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
-from callsheet.integrations.trl.rows import EXCLUDED, FAILURE, REPLACED
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer

@@ -24,6 +24,14 @@ _ROUNDING: Final = 1e-9
 _UNITS_RULE: Final = "units are a number"
 
 
+_HINTS: Final = {each.name: f"pass sampling=Sampling({each.name}=...)" for each in fields(Sampling)} | {
+    "max_tokens": "pass sampling=Sampling(max_new_tokens=...)",
+    "in_sandbox": "pass where=Where.IN_SANDBOX or where=Where.FRESH",
+    "timeout": "pass timeouts=Timeouts(start_to_close_s=...)",
+    "timeout_s": "pass timeouts=Timeouts(start_to_close_s=...)",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Elastic:
     """A range of units, with the gain from more than the fewest; see `Resource`.
@@ -231,12 +239,6 @@ class ActionOptions(TypedDict, total=False):
 
 
 _KNOWN: Final = tuple(ActionOptions.__annotations__)
-_HINTS: Final = {each.name: f"pass sampling=Sampling({each.name}=...)" for each in fields(Sampling)} | {
-    "max_tokens": "pass sampling=Sampling(max_new_tokens=...)",
-    "in_sandbox": "pass where=Where.IN_SANDBOX or where=Where.FRESH",
-    "timeout": "pass timeouts=Timeouts(start_to_close_s=...)",
-    "timeout_s": "pass timeouts=Timeouts(start_to_close_s=...)",
-}
 
 
 def check_options(given: Mapping[str, Any], verb: Sequence[str] = ()) -> None:

@@ -16,6 +16,10 @@ from typing import Final
 
 from callsheet.scheduler.core.words.model import ActionState
 
+_WITH_ATTEMPT: Final = frozenset({ActionState.DISPATCHED, ActionState.RUNNING})
+_QUEUED: Final = frozenset({ActionState.QUEUED})
+_OPEN: Final = _QUEUED | _WITH_ATTEMPT
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
@@ -35,10 +39,6 @@ class Change:
 class ImpossibleChangeError(AssertionError):
     """A change that the table does not have: an error of this program."""
 
-
-_WITH_ATTEMPT: Final = frozenset({ActionState.DISPATCHED, ActionState.RUNNING})
-_QUEUED: Final = frozenset({ActionState.QUEUED})
-_OPEN: Final = _QUEUED | _WITH_ATTEMPT
 
 # The submit was accepted, by this scheduler or, as the journal has it, by one before.
 SUBMITTED: Final = Change("submitted", frozenset(), ActionState.QUEUED)
