@@ -49,7 +49,7 @@ class ActionHandle(ABC, Generic[T]):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether the outcome (or the refusal) has arrived."""
+        """Returns whether the outcome (or the refusal) has arrived."""
 
     @abstractmethod
     async def accepted(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a client and a scheduler understand each other. Pure."""
+"""Checks that a client and a scheduler understand each other. Pure."""
 
 from __future__ import annotations
 

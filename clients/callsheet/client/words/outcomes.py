@@ -32,6 +32,20 @@ from callsheet.client.errors import (
 )
 from callsheet.v1.outcome_values import FailureKind, Timeline, TimeoutKind, Usage
 
+T = TypeVar("T")
+_MAX_LINE = 200
+_NO_TIMELINE = Timeline()
+_NO_USAGE = Usage()
+_ERRORS: dict[FailureKind, type[NotSucceededError]] = {
+    FailureKind.POLICY: PolicyError,
+    FailureKind.ENV: EnvError,
+    FailureKind.INFRA: InfraError,
+    FailureKind.TIMEOUT: ActionTimeoutError,
+    FailureKind.QUOTA: QuotaError,
+    FailureKind.RESOURCE_LIMIT: ResourceLimitError,
+    FailureKind.CANCELLED: ActionCancelledError,
+}
+
 
 class Reason(StrEnum):
     """The reasons of `Failed`. Later versions may add some; a client that does not know one gives OTHER."""
@@ -201,14 +215,6 @@ class Reason(StrEnum):
     TOOL_UNREACHABLE = "tool_unreachable"
 
 
-T = TypeVar("T")
-_MAX_LINE = 200
-
-
-_NO_TIMELINE = Timeline()
-_NO_USAGE = Usage()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The common part of all outcomes.
@@ -315,15 +321,6 @@ class Expired(Ended):
 
 
 Outcome: TypeAlias = Succeeded[T] | Failed[T] | Cancelled[T] | Expired
-_ERRORS: dict[FailureKind, type[NotSucceededError]] = {
-    FailureKind.POLICY: PolicyError,
-    FailureKind.ENV: EnvError,
-    FailureKind.INFRA: InfraError,
-    FailureKind.TIMEOUT: ActionTimeoutError,
-    FailureKind.QUOTA: QuotaError,
-    FailureKind.RESOURCE_LIMIT: ResourceLimitError,
-    FailureKind.CANCELLED: ActionCancelledError,
-}
 
 
 def _line(what: str, message: str, ended: Ended) -> str:

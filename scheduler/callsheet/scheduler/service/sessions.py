@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.words.model import Opened, Token
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.manager_wire import encode_command
-from callsheet.scheduler.service.codec.rules import to_duration, to_status
-from callsheet.scheduler.service.codec.status_answers import end_of, life_of, opening_of
+from callsheet.scheduler.service.codec.durations import to_duration
+from callsheet.scheduler.service.codec.manager_commands import encode_command
+from callsheet.scheduler.service.codec.openings import end_of, life_of, opening_of
+from callsheet.scheduler.service.codec.refusal_status import to_status
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.payloads.claims import Claim

@@ -17,7 +17,7 @@ _TRACES: Final = "/v1/traces"
 
 
 class PlannerChoice(Enum):
-    """What decides which actions start.
+    """The planner that decides which actions start.
 
     ELASTIC: classes by price, with a solver where resources are short. FIRST_COME: in order of arrival, best fit.
     """

@@ -73,7 +73,7 @@ class PayloadStoreFullError(PayloadStoreError):
 
 
 class PayloadsUnusableError(PayloadStoreError):
-    """What keeps the bytes cannot be used now."""
+    """The directory or server that keeps the bytes cannot be used now."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(f"the payload store cannot be used: {reason}")

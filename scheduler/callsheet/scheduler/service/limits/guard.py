@@ -19,7 +19,7 @@ from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import check_valid, identify, reserved_services
 from callsheet.scheduler.core.words.engine_weights import PublishRight
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.rules import Context, abort, first_of
+from callsheet.scheduler.service.codec.refusal_status import Context, abort, first_of
 from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 
 _log = structlog.get_logger(__name__)
