@@ -73,9 +73,9 @@ def _error_of(outcome: outcome_pb2.Outcome) -> str:
 def _parts(timeline: outcome_pb2.Timeline) -> tuple[SpanFacts, ...]:
     """Returns the parts of an action's time. A timeline has their lengths and few times.
 
-    The order is always the same. An action is queued first, then waits for attempts before the last, and is queued again
-    until the last dispatch. The last attempt's execution ends with the action, and its waits come just before. The rest
-    is overhead.
+    The order is always the same. An action is queued first, then waits for attempts before the last, and is queued
+    again until the last dispatch. The last attempt's execution ends with the action, and its waits come just before.
+    The rest is overhead.
     """
     submitted, ended = timeline.submitted.ToNanoseconds(), timeline.ended.ToNanoseconds()
     queue, execution = round(timeline.queue_s * 1e9), round(timeline.execution_s * 1e9)
