@@ -161,7 +161,7 @@ class Reason(StrEnum):
     RUNNER_ENDED = "runner_ended"
     """The runner of tests ended in another way than after its tests."""
     RUNNER_KILLED = "runner_killed"
-    """A signal ended the runner, and another attempt is to tell whether the policy did it."""
+    """A signal ended the runner, and another attempt is to show whether the policy did it."""
     RUNNER_MISSING = "runner_missing"
     """The runner cannot begin: a program or a module of its own is not there."""
     SCRIPT_FAILED = "script_failed"

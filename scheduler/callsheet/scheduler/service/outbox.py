@@ -98,7 +98,7 @@ class Outbox(Generic[A]):
         return not self.abandoned
 
     def end_unread(self, rule: str = "leaves the most unread, and all sessions together leave too much") -> None:
-        """Ends the session at once and lets go of what waits; its peer comes back and is told again what it missed."""
+        """Ends the session at once and lets go of what waits; its peer comes back and gets again what it missed."""
         waiting = f"{self._size} bytes"
         self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
         self.abandon()

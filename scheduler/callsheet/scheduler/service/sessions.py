@@ -78,7 +78,7 @@ class ClientStream:
         self.outbox.close(RefusedError(RefusalCode.UNAVAILABLE, "session", "", rule, retry_after=0.1))
 
     def put_output(self, output: client_service_pb2.ActionOutput) -> None:
-        """Takes what a command printed, or drops it if the reader is behind; the offset of the next one tells."""
+        """Takes the output of a command, or drops it if the reader is behind; the next offset shows the gap."""
         if not self.gone and self.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT:
             self.outbox.put(embedded(_OUTPUT, output.SerializeToString()))
 

@@ -43,11 +43,11 @@ async def explanation_of(
 
     Args:
         state: The core.
-        asked: The action; its job may be left out where one job alone has such an action.
+        asked: The action; its job may be left out if only one job has such an action.
         now: Seconds since the epoch.
-        predictors: What actions are expected to take.
-        planner: Whose next round actions wait for.
-        sees_job: Whether the caller may hear of a job; of others no id is told.
+        predictors: They predict what actions take.
+        planner: The planner whose next round actions wait for.
+        sees_job: Returns whether the caller may see a job; the answer names no others.
 
     Raises:
         RefusedError: NOT_FOUND if the action is unknown or forgotten; FAILED_PRECONDITION if several jobs have one.
@@ -90,7 +90,7 @@ async def explanation_of(
 
 
 class _Reviews:
-    """A planner's reviews, of which one serves many explanations: what is listed is as old as its first line."""
+    """A planner's reviews. One review serves many explanations, so that a list is as old as its first line."""
 
     def __init__(self, planner: Reviewer) -> None:
         self._planner = planner
@@ -146,7 +146,7 @@ def _kept(settings: CoreSettings) -> str:
 
 
 def _key_of(state: SchedulerState, action_id: str, now: float) -> ActionKey:
-    """The action of this id: among open jobs, else among closed ones."""
+    """Returns the action of this id: among open jobs, else among closed ones."""
     jobs = [id_ for id_, job in state.jobs.items() if action_id in job.actions or action_id in job.forgotten]
     jobs = jobs or state.summaries.closed_jobs_with(action_id, now)
     if len(jobs) > 1:
@@ -224,7 +224,7 @@ def _fill_story(
 
 
 def _words(seconds: float) -> str:
-    """A time for a reader."""
+    """Returns a time for a reader."""
     for unit, name in ((3600.0, "h"), (60.0, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"

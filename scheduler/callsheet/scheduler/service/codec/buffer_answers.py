@@ -19,7 +19,7 @@ MAX_PAGE = 10_000
 
 
 async def batch_message(job: Job, batch: LeasedBatch, now: float) -> buffer_pb2.TrajectoryBatch:
-    """A batch, for its taker."""
+    """Returns a batch, for its taker."""
     lease = to_duration(max(batch.ends_at - now, 0.0))
     message = buffer_pb2.TrajectoryBatch(batch_id=batch.batch_id, policy_version=batch.policy_version, lease=lease)
     bundles = [job.buffer.bundles[key] for key in batch.keys]
@@ -70,7 +70,7 @@ async def list_buffer(
 
 
 def buffer_status(state: SchedulerState, job: Job, now: float) -> buffer_pb2.BufferStatus:
-    """A job's buffer in figures."""
+    """Returns a job's buffer in figures."""
     buffer, gate = job.buffer, PacingGate(state, job)
     return buffer_pb2.BufferStatus(
         ready=buffer.ready_count,

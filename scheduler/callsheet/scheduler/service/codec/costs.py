@@ -1,4 +1,4 @@
-"""Costs that managers tell, as the core adds them up."""
+"""Costs that managers report, as the core adds them up."""
 
 from __future__ import annotations
 

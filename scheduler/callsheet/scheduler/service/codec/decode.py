@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
-    """A validated job.
+    """Returns a validated job.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -80,7 +80,7 @@ def _versions(staleness: job_pb2.Staleness, name: Literal["admit_within", "selec
 
 
 def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
-    """A validated trajectory.
+    """Returns a validated trajectory.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -106,7 +106,7 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
 
 
 def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[common_pb2.PayloadReference]]:
-    """A validated action, and the stored payloads it refers to.
+    """Returns a validated action, and the stored payloads that it refers to.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.

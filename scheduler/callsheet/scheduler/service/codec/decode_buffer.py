@@ -25,7 +25,7 @@ _SETTLEMENTS: Final = {
 
 
 def decode_result(message: buffer_pb2.TrajectoryResult) -> tuple[TrajectoryResult, References]:
-    """A validated result, and the stored payload that it refers to.
+    """Returns a validated result, and the stored payload that it refers to.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -47,7 +47,7 @@ def decode_result(message: buffer_pb2.TrajectoryResult) -> tuple[TrajectoryResul
 def decode_result_of(
     message: client_service_pb2.CloseTrajectoryRequest, end: TrajectoryEnd
 ) -> tuple[TrajectoryResult | None, References]:
-    """The result that a trajectory is closed with, if it has one.
+    """Returns the result that a trajectory is closed with, if it has one.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -62,7 +62,7 @@ def decode_result_of(
 def decode_take(
     message: client_service_pb2.TakeBatchRequest, reply_to: events.ReplyTo, taker: BatchTaker
 ) -> events.BatchRequested:
-    """A request for a batch.
+    """Returns a validated request for a batch.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.

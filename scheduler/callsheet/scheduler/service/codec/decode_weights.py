@@ -34,7 +34,7 @@ _MODES: Final = weights_pb2.UpdateMode.values()
 def decode_offer(
     message: client_service_pb2.PublishPolicyVersionRequest,
 ) -> tuple[WeightsOffer | None, References]:
-    """The weights of a publish, if it has any, and the stored payloads that they are in.
+    """Returns the weights of a publish, if it has any, and the stored payloads that they are in.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -50,7 +50,7 @@ def decode_offer(
 
 
 def decode_plan(plan: weights_pb2.RolloutPlan) -> tuple[WeightsOffer, References]:
-    """A validated plan with its defaults filled in, and the stored payloads that it refers to.
+    """Returns a validated plan with its defaults filled in, and the stored payloads that it refers to.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.

@@ -6,7 +6,7 @@ from google.protobuf import duration_pb2
 
 
 def to_duration(seconds: float) -> duration_pb2.Duration:
-    """Seconds as a Duration."""
+    """Returns seconds as a Duration."""
     duration = duration_pb2.Duration()
     fill_duration(duration, seconds)
     return duration

@@ -16,17 +16,17 @@ from callsheet.scheduler.service.turns import in_turns, made_of
 from callsheet.v1 import client_service_pb2, job_pb2
 from callsheet.v1.rules.fields import within
 
-# A millisecond or two.
 MOST_ON_LOOP = 10_000
+"""Ids that are sorted on the loop, in a millisecond or two; more are sorted beside it."""
 
 
 async def list_jobs(
     state: SchedulerState, request: client_service_pb2.ListJobsRequest, now: float, sees: Callable[[str], bool]
 ) -> client_service_pb2.ListJobsResponse:
-    """Open jobs that the caller sees, or the one that is asked for.
+    """Returns the open jobs that the caller sees, or the one that is asked for.
 
     Raises:
-        RefusedError: NOT_FOUND if that is not open.
+        RefusedError: NOT_FOUND if that one is not open.
     """
     jobs = [open_job(state, request.job_id)] if request.job_id else state.jobs.values()
     jobs = [job for job in jobs if sees(job.request.job_id)]
@@ -37,7 +37,7 @@ async def list_jobs(
 async def list_trajectories(
     state: SchedulerState, request: client_service_pb2.ListTrajectoriesRequest, now: float
 ) -> client_service_pb2.ListTrajectoriesResponse:
-    """A page of a job's trajectories, or the one that is asked for, which may be closed.
+    """Returns a page of a job's trajectories, or the one that is asked for, which may be closed.
 
     Raises:
         RefusedError: NOT_FOUND if there is no such job, trajectory or group; INVALID_ARGUMENT naming the field.
@@ -61,14 +61,14 @@ async def list_trajectories(
 
 
 def _trajectory_status(job: Job, trajectory_id: str, now: float) -> job_pb2.TrajectoryStatus | None:
-    """A trajectory of a page; None if it was forgotten since the page was chosen."""
+    """Returns a trajectory of a page; None if it was forgotten since the page was chosen."""
     return trajectory_status(job, trajectory_id, now) if trajectory_id in job.trajectory_specs else None
 
 
 async def list_groups(
     state: SchedulerState, request: client_service_pb2.ListGroupsRequest, now: float
 ) -> client_service_pb2.ListGroupsResponse:
-    """A page of a job's groups, or the one that is asked for.
+    """Returns a page of a job's groups, or the one that is asked for.
 
     Raises:
         RefusedError: NOT_FOUND if there is no such job or group; INVALID_ARGUMENT naming the field.
@@ -84,7 +84,7 @@ async def list_groups(
 
 
 async def _page(ids: Iterable[str], after: str, page_size: int) -> tuple[list[str], bool]:
-    """The first ids after one, by name order, and whether there are more; of very many, sought beside the loop."""
+    """Returns the first ids after one in name order, and whether there are more; sorts very many beside the loop."""
     size = int(within("page_size", page_size, 0, MAX_PAGE)) or DEFAULT_PAGE
     known = list(ids)
     if len(known) <= MOST_ON_LOOP:

@@ -20,7 +20,7 @@ _ACTION: Final = tag(manager_service_pb2.Dispatch.ACTION_FIELD_NUMBER)
 
 
 def encode_command(command: commands.ManagerCommand) -> bytes:
-    """The SchedulerItem that carries a command out."""
+    """Returns the SchedulerItem that carries a command."""
     if type(command) is commands.Dispatch:
         return _encode_dispatch(command)
     item = manager_service_pb2.SchedulerItem()
@@ -89,7 +89,7 @@ def _encode_dispatch(command: commands.Dispatch) -> bytes:
 def _encode_terms(
     service: str, attempt: int, timeouts: tuple[float, float], prediction: GrantPrediction | None
 ) -> bytes:
-    """The part of a Grant that many dispatches have in common; `timeouts` are start_to_close and heartbeat or 0."""
+    """Returns the part of a Grant that many dispatches share; `timeouts` are start_to_close and heartbeat or 0."""
     grant = manager_service_pb2.Grant(service=service, attempt=attempt)
     start_to_close, heartbeat = timeouts
     fill_duration(grant.start_to_close, start_to_close)

@@ -53,7 +53,7 @@ _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
 
 
 def decode_registration(session: ManagerSession, message: manager_service_pb2.Registration) -> events.ManagerJoined:
-    """A validated registration.
+    """Returns a validated registration.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -216,7 +216,7 @@ def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttem
 
 
 def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
-    """A reference to a sandbox.
+    """Returns a reference to a sandbox.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the id that is none.
@@ -328,7 +328,7 @@ def _generated(result: outcome_pb2.GenerateResult) -> GeneratedTokens:
 
 
 def _seconds(value: float) -> float:
-    """A time that a manager measured or was told; what is no time counts as none."""
+    """Returns a time that a manager measured or got from others; 0 if the value is no time."""
     return value if math.isfinite(value) and value > 0.0 else 0.0
 
 
@@ -352,7 +352,7 @@ def _done(message: manager_service_pb2.AttemptEnded) -> outcome_pb2.Succeeded:
 
 
 def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
-    """SHA-256 of the stored payloads that a result refers to; what an attempt left unfinished included."""
+    """Returns the SHA-256 of the stored payloads that a result refers to, including a result that is partial."""
     succeeded = _done(message)
     rules = KIND_RULES.get(succeeded.WhichOneof("result") or "")
     blobs = rules.result_blobs(succeeded) if rules is not None else ()

@@ -23,15 +23,15 @@ def end_of(opened: Opened | None) -> job_pb2.TrajectoryEnd.ValueType:
 
 
 def life_of(begun_after: Token) -> str:
-    """A job's life in the contract: of one width, so that lives sort as tokens do."""
+    """Returns a job's life as a text of the contract. All have one width, so that lives sort as tokens do."""
     return f"{begun_after.epoch:010x}-{begun_after.sequence:016x}"
 
 
 def to_wire(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:
-    """An end of a trajectory in the contract."""
+    """Returns the contract's number of an end of a trajectory."""
     return _TO_WIRE[end]
 
 
 def from_wire(end: int) -> TrajectoryEnd:
-    """An end of a trajectory from the contract. No end means that the trajectory is completed."""
+    """Returns the end of a trajectory by its number in the contract; no end means that it is completed."""
     return _FROM_WIRE.get(job_pb2.TrajectoryEnd.ValueType(end), TrajectoryEnd.COMPLETED)

@@ -18,7 +18,7 @@ _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def to_status(refusal: RefusedError) -> status_pb2.Status:
-    """A google.rpc.Status with one ErrorDetail."""
+    """Returns a google.rpc.Status with one ErrorDetail."""
     detail = common_pb2.ErrorDetail(
         field=refusal.field, value=refusal.value, rule=refusal.rule, forgotten=refusal.forgotten
     )
@@ -38,6 +38,6 @@ async def abort(context: Context, refusal: RefusedError) -> NoReturn:
 
 
 def first_of(group: BaseExceptionGroup[E]) -> E:
-    """The first exception of a group and of the groups in it."""
+    """Returns the first exception of a group and of the groups in it."""
     first = group.exceptions[0]
     return first_of(first) if isinstance(first, BaseExceptionGroup) else first

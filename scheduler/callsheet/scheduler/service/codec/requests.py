@@ -29,13 +29,13 @@ def decode_request(
     watcher: Watcher | None,
     right: Callable[[], PublishRight | None] = lambda: None,
 ) -> tuple[events.Event, References]:
-    """The event of an item, and the stored payloads that must be there for it.
+    """Returns the event of an item, and the stored payloads that must be there for it.
 
     Args:
-        item: What is asked for.
-        reply_to: Who is answered.
-        watcher: Who wants the outcome of a submit.
-        right: Returns what the caller may publish weights for; None for all services.
+        item: The request.
+        reply_to: The peer that gets the answer.
+        watcher: The peer that gets the outcome of a submit.
+        right: Returns the services that the caller may publish weights for; None for all services.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
@@ -68,10 +68,10 @@ def decode_request(
 
 
 def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> None:
-    """Checks that a caller may touch the job of an item, and that a gateway does what it is for.
+    """Checks that a caller may touch the job of an item, and that a gateway asks only for generation.
 
     Raises:
-        RefusedError: PERMISSION_DENIED naming the job, or what a gateway may not do.
+        RefusedError: PERMISSION_DENIED naming the job, or the request that a gateway may not make.
     """
     name = item.WhichOneof("item")
     if name is None:
@@ -97,12 +97,12 @@ def _require_generation(item: client_service_pb2.ClientItem, name: str) -> None:
 
 
 def job_of_references(item: client_service_pb2.ClientItem) -> str:
-    """The job that the payloads of an item are kept for."""
+    """Returns the job that the payloads of an item are kept for."""
     return item.submit.job_id or item.publish_policy_version.job_id or item.close_trajectory.job_id
 
 
 def decode_key(key: common_pb2.ActionKey) -> ActionKey:
-    """A validated key.
+    """Returns a validated key.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.

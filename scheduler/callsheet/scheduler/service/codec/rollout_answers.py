@@ -16,7 +16,7 @@ ANOTHER_PUBLISH = "; the trainer broadcasts to a group once: publish the weights
 
 
 def rollouts_of(state: SchedulerState, job_id: str, now: float) -> Iterator[weights_pb2.RolloutStatus]:
-    """The rollouts of a job, by service."""
+    """Yields the rollouts of a job, by service."""
     for service in sorted(state.rollouts):
         rollout = state.rollouts[service]
         if rollout.job_id == job_id:
@@ -24,7 +24,7 @@ def rollouts_of(state: SchedulerState, job_id: str, now: float) -> Iterator[weig
 
 
 def rollout_status(state: SchedulerState, rollout: WeightsRollout, now: float) -> weights_pb2.RolloutStatus:
-    """A rollout with all its engines."""
+    """Returns a rollout with all its engines."""
     plan = weights_pb2.RolloutPlan.FromString(rollout.offer.plan)
     engines = engines_of(state, rollout.service)
     return weights_pb2.RolloutStatus(

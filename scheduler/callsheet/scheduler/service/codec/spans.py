@@ -1,4 +1,4 @@
-"""From the record of a finished action to the spans that tell of it and of where its time went. No contents."""
+"""From the record of a finished action to spans of it and of the parts of its time, without contents."""
 
 from __future__ import annotations
 

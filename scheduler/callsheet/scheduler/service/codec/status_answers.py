@@ -18,7 +18,7 @@ from callsheet.v1 import job_pb2
 
 
 def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus:
-    """A job, with its defaults filled in."""
+    """Returns a job, with its defaults filled in."""
     counts = {state.value: count for state, count in job.state_counts.items() if count}
     lease, request = job.lease, job.request
     status = job_pb2.JobStatus(
@@ -59,7 +59,7 @@ def _fill_idleness(status: job_pb2.JobStatus, state: SchedulerState, job: Job, n
 
 
 def trajectory_status(job: Job, trajectory_id: str, now: float) -> job_pb2.TrajectoryStatus:
-    """A trajectory of a job, open or closed, with its defaults filled in."""
+    """Returns a trajectory of a job, open or closed, with its defaults filled in."""
     status = job_pb2.TrajectoryStatus(spec=job_pb2.TrajectorySpec.FromString(job.trajectory_specs[trajectory_id]))
     if not status.spec.idle_timeout.ByteSize():
         fill_duration(status.spec.idle_timeout, DEFAULT_IDLE_TIMEOUT)
@@ -90,7 +90,7 @@ def _fill_group(spec: job_pb2.GroupSpec) -> None:
 
 
 def group_status(job: Job, group_id: str, group: Group, now: float) -> job_pb2.GroupStatus:
-    """A group of a job."""
+    """Returns a group of a job."""
     status = job_pb2.GroupStatus(
         spec=job_pb2.GroupSpec(
             group_id=group_id,

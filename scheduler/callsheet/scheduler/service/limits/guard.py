@@ -191,7 +191,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         await abort(context, refusal)
 
     def _refusing(self, method: str, refusal: RefusedError, identity: Identity | None) -> Handler:
-        """A handler that answers with the refusal, and tells of it where the caller is known.
+        """Returns a handler that answers with the refusal, and reports it if the caller is known.
 
         It is one of a stream whatever the method is: for others gRPC would take in a whole request first, and whoever
         sends many by halves would have them all kept.

@@ -147,7 +147,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
     ) -> admin_service_pb2.DrainManagerResponse:
-        """Takes a manager out of service once its last sandbox has ended, or at a deadline; tells what would die."""
+        """Takes a manager out of service once its last sandbox has ended, or at a deadline; returns what would die."""
         deadline = at_least("deadline_s", request.deadline_s, 0.0) if request.HasField("deadline_s") else inf
         asked = {"manager": request.manager_id, **({"deadline_s": deadline} if deadline < inf else {})}
         told = None if request.dry_run else self._audit.of("drain", context.peer(), asked)
@@ -181,7 +181,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
 
 async def status_of(state: SchedulerState, started: float, now: float) -> admin_service_pb2.GetStatusResponse:
-    """Jobs, managers, nodes and counts of a scheduler that began at `started`; told in turns."""
+    """Returns jobs, managers, nodes and counts of a scheduler that began at `started`; they are read in turns."""
     response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
     fill_time(response.started, started)
     jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append
