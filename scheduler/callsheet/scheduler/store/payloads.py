@@ -64,7 +64,7 @@ class PayloadCorruptError(PayloadStoreError):
 
 
 class PayloadStoreFullError(PayloadStoreError):
-    """The store is full. `needed` is the size or the place that lacks capacity; `for_good` if it will always lack it."""
+    """The store is full. `needed` is the size or the place that lacks capacity, `for_good` if it always will."""
 
     def __init__(self, needed: str, reason: str, *, for_good: bool = False) -> None:
         super().__init__(f"the payload store is full: {reason}")
