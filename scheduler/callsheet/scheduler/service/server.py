@@ -212,7 +212,7 @@ def _span_sender(settings: SchedulerSettings, loop: CoreLoop) -> SpanSender | No
 async def _close(
     writer: GroupCommitWriter, learning: Learning | None, audit: AuditTrail, spans: SpanSender | None
 ) -> None:
-    """Writes what is left, within `CLOSE_TIMEOUT` seconds; what was learned only where the journal works."""
+    """Writes what is left, within `CLOSE_TIMEOUT` seconds; what was learned only if the journal works."""
     with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await writer.close(CLOSE_TIMEOUT)
         if learning is not None:

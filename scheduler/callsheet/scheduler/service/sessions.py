@@ -1,4 +1,4 @@
-"""The two hot streams as the loop sees them: where replies, outcomes and dispatches are put."""
+"""The two hot streams as the loop sees them: it puts replies, outcomes and dispatches there."""
 
 from __future__ import annotations
 

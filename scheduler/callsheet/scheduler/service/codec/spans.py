@@ -20,7 +20,7 @@ _SHORTEST_NS: Final = 1000
 
 
 class SpanFacts(NamedTuple):
-    """A span; times in nanoseconds since the epoch. The `error` is stable words, and empty where it did not fail."""
+    """A span; times in nanoseconds since the epoch. The `error` has stable words, and is empty if nothing failed."""
 
     name: str
     start: int

@@ -103,7 +103,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         return self._guarded(identity, handler, method)
 
     def _guarded(self, identity: Identity, handler: Any, method: str) -> Handler:
-        """A handler that looks at the token again, where a call may last."""
+        """Returns a handler that checks the token again if the call may last."""
         codecs = handler.request_deserializer, handler.response_serializer
         if handler.unary_stream is not None and inspect.isasyncgenfunction(handler.unary_stream):
             return grpc.unary_stream_rpc_method_handler(

@@ -82,7 +82,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def Explain(  # noqa: N802
         self, request: admin_service_pb2.ExplainRequest, context: Context
     ) -> admin_service_pb2.ExplainResponse:
-        """Why an action is where it is, and its whole story."""
+        """Returns why an action is in its state, and its whole story."""
         identity = caller()
         # A job may leave out that it asks for its own.
         if identity.scope is Scope.JOB and not request.key.job_id:
@@ -100,7 +100,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListActions(  # noqa: N802
         self, request: admin_service_pb2.ListActionsRequest, context: Context
     ) -> admin_service_pb2.ListActionsResponse:
-        """Why each open action of a job is where it is."""
+        """Returns why each open action of a job is in its state."""
         identity = caller()
         identity.require_job("job_id", request.job_id)
         state, now = self._loop.state, self._loop.clock.now()
