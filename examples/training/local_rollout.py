@@ -36,8 +36,10 @@ from callsheet.environments import EpisodeTask, FailureRule, TaskSet
 from callsheet.environments.episode import EpisodeRecord, run_episode
 from callsheet.environments.seats import FilledSeat, trajectory_name
 from callsheet.gateway.renderers.held_tokenizer import renderer_of
-from callsheet.integrations.trl.rollout import PolicyMaker, completion_tokens, sampling_of, seats_of
+from callsheet.integrations.trl.policies import PolicyMaker
+from callsheet.integrations.trl.rollout import seats_of
 from callsheet.integrations.trl.rows import columns
+from callsheet.integrations.trl.sampling import completion_tokens, sampling_of
 
 
 class LocalRollout:

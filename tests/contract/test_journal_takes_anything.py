@@ -15,10 +15,13 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.commands import CoreCommand, Dispatch, Persist
 from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
-from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, encode_command
+from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.codec.decode_buffer import decode_result
+from callsheet.scheduler.service.codec.decode_weights import decode_plan
+from callsheet.scheduler.service.codec.manager_commands import encode_command
+from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.codec.requests import decode_request, decode_result
+from callsheet.scheduler.service.codec.requests import decode_request
 from callsheet.scheduler.store.journal import Journal
 from callsheet.v1 import (
     action_pb2,

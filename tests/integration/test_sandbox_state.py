@@ -29,7 +29,7 @@ from callsheet.client import (
     Trajectory,
 )
 from callsheet.deploy.stack import Stack
-from callsheet.managers.sandbox.commands.env_step import LONGEST_CHUNK
+from callsheet.managers.sandbox.commands.live_output import LONGEST_CHUNK
 
 from tests.support.expected import expect
 from tests.support.real_sandboxes import sandbox_stack

@@ -13,12 +13,8 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionRequest
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
-from callsheet.scheduler.service.codec.manager_wire import (
-    decode_item,
-    decode_registration,
-    encode_command,
-    references_of,
-)
+from callsheet.scheduler.service.codec.manager_commands import encode_command
+from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
 from callsheet.v1 import action_pb2, job_pb2, manager_service_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -49,7 +49,7 @@ class ActionHandle(ABC, Generic[T]):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether the outcome (or the refusal) has arrived."""
+        """Returns whether the outcome (or the refusal) has arrived."""
 
     @abstractmethod
     async def accepted(self) -> None:
@@ -142,7 +142,7 @@ class Backend(Protocol):
         """Closes a job."""
 
     async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
-        """Tells that a job's trainer has a new policy version, and where engines find its weights if they are to."""
+        """Publishes a job's new policy version, with its weights if engines are to load them."""
 
     async def open_trajectory(self, trajectory: TrajectoryDescription, *, close_if_cancelled: bool = True) -> Opened:
         """Opens a trajectory."""

@@ -1,4 +1,4 @@
-"""A trainer's log of a step: where its actions' time went, failures, how stale the tokens were. No I/O."""
+"""A trainer's log of a step: the parts of its actions' time, failures, staleness of tokens. No I/O."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class StepTallies:
             tally.newest_version = max(tally.newest_version, version)
 
     def begin(self, job_id: str, *, anew: bool = False) -> None:
-        """Begins the first step of a job; `anew` where an earlier job of the id has no part in it."""
+        """Begins the first step of a job; `anew` if an earlier job of the id has no part in it."""
         with self._lock:
             if anew:
                 self._tallies.pop(job_id, None)

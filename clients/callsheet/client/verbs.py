@@ -219,7 +219,7 @@ class ActionVerbs:
         return None
 
     def is_heard(self, refused: BadTextError) -> bool:
-        """Returns whether a model may have written the refused text: always, where `heard` is not kept."""
+        """Returns whether a model may have written the refused text: always, if `heard` is not kept."""
         return self.heard is None or refused.culprit in self.heard
 
     async def _try(self, make: Callable[[], Action[T]], options: ActionOptions) -> Outcome[T]:

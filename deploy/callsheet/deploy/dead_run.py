@@ -27,8 +27,8 @@ from callsheet.scheduler.history.live import complete_actions, complete_trajecto
 from callsheet.scheduler.history.reader import HistoryReader
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions
+from callsheet.scheduler.service.codec.listing import list_groups, list_jobs
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.codec.status_answers import list_groups, list_jobs
 from callsheet.scheduler.service.learning import load_learned
 from callsheet.scheduler.service.rpc.admin_servicer import status_of
 from callsheet.scheduler.service.server import JOURNALLED

@@ -1,4 +1,4 @@
-"""Which state of the contract this code speaks, and what came with which; see GetServerInfoResponse.
+"""The number of the contract that this code implements, and its additions by number; see GetServerInfoResponse.
 
 `CONTRACT` grows by one with every addition. What a scheduler does not know its clients refuse by name, call by call and
 field by field. A manager refuses the attempt of an action in which it does not know all. Only a side below the other's

@@ -56,10 +56,10 @@ MAX_STOP_CHARACTERS: Final = 1024
 """The most characters of such a text."""
 
 BEGIN_TOKEN: Final = 256
-"""Of the vocabulary of bytes, which an engine of `callsheet up` and the gateway share: begins a conversation."""
+"""Begins a conversation, in the vocabulary of bytes that an engine of `callsheet up` and the gateway share."""
 
 END_OF_TURN_TOKEN: Final = 257
-"""Of that vocabulary: ends a speaker's text; the usual stop token."""
+"""Ends a speaker's text in that vocabulary; the usual stop token."""
 
 VOCABULARY_SIZE: Final = 259
-"""Of that vocabulary: the bytes, the two markers above, and one that fills up batches."""
+"""The size of that vocabulary: the bytes, the two markers above, and one token that fills up batches."""

@@ -1,4 +1,4 @@
-"""Where rewards run: a scheduler and its managers tell it alike from what a reward asks for."""
+"""The places that rewards run in: a scheduler and its managers derive them alike from the input of a reward."""
 
 from __future__ import annotations
 

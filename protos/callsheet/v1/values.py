@@ -83,7 +83,7 @@ class EngineWeightsMethods:
 
     @property
     def may_serve(self) -> bool:
-        """Whether the engine may serve them."""
+        """Returns whether the engine may serve them."""
         return self.standing.name in {"INITIAL", "PROVED"}
 
 
@@ -97,12 +97,12 @@ class RolloutMethods:
 
     @property
     def done(self) -> bool:
-        """Whether there are engines, and all of them have proved the version."""
+        """Returns whether there are engines, and all of them have proved the version."""
         return bool(self.engines) and all(engine.state.name == "PROVED" for engine in self.engines)
 
     @property
     def settled(self) -> bool:
-        """Whether there are engines, and each has proved the version or has failed to."""
+        """Returns whether there are engines, and each has proved the version or has failed to."""
         return bool(self.engines) and all(engine.state.name in {"PROVED", "QUARANTINED"} for engine in self.engines)
 
     def __str__(self) -> str:

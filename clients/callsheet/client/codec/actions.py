@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from callsheet.client.codec.fields import (
-    BlobWriter,
-    numbers,
-    positive,
-    put,
-    put_durations,
-    put_list,
-    put_same,
-)
+from callsheet.client.codec.fields import BlobWriter, numbers, positive, put, put_durations, put_list, put_same
 from callsheet.client.errors import broken_rule, invalid
 from callsheet.client.words.actions import (
     Action,
@@ -33,33 +25,20 @@ from callsheet.client.words.actions import (
     ToolCall,
 )
 from callsheet.client.words.arguments import identifier, instance
-from callsheet.client.words.commands import (
-    Command,
-    Language,
-    SandboxFile,
-)
+from callsheet.client.words.commands import Command, Language, SandboxFile
 from callsheet.client.words.options import Demand, Resource, check_options
 from callsheet.client.words.results import Result
 from callsheet.v1 import action_pb2, common_pb2
-from callsheet.v1.action_values import (
-    HOLD,
-    ActionKind,
-    Retry,
-    Timeouts,
-    Unservable,
-)
-from callsheet.v1.outcome_values import (
-    CommandResult,
-    EnvResetResult,
-    GenerateResult,
-    RewardResult,
-    ToolCallResult,
-)
+from callsheet.v1.action_values import HOLD, ActionKind, Retry, Timeouts, Unservable
+from callsheet.v1.outcome_values import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
 from callsheet.v1.refusals import RefusedError
 from callsheet.v1.rules.actions import check_action
 
 Encoder: TypeAlias = Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]
 """Puts an action into the message of a submit."""
+_HOLD = numbers(HOLD)
+_WITHOUT_NONE = frozenset({"label", "task", "unservable", "weight"})
+"""Options that None leaves out because it is their default."""
 
 
 class Kind(NamedTuple):
@@ -146,7 +125,6 @@ KINDS: Mapping[ActionKind, Kind] = {
 }
 """A kind's value is the name of its field in the contract's messages."""
 _ENCODERS = {action: encoder for kind in KINDS.values() for action, encoder in kind.encoders.items()}
-_HOLD = numbers(HOLD)
 
 
 def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:
@@ -240,5 +218,4 @@ _OPTIONS: Mapping[str, Callable[[action_pb2.ActionSpec, Any], None]] = {
     "unservable": _put_unservable,
     "weight": _put_weight,
 }
-"""By name; the id of an action is put by `encode_submission`. None leaves an option out if it is its default."""
-_WITHOUT_NONE = frozenset({"label", "task", "unservable", "weight"})
+"""By name; the id of an action is put by `encode_submission`."""

@@ -202,7 +202,7 @@ def numbers(members: Mapping[int, EnumT]) -> dict[EnumT, Any]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number."""
+    """Returns whether a value is a real number."""
     return isinstance(value, Real)
 
 

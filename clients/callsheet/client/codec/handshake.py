@@ -1,4 +1,4 @@
-"""Whether a client and a scheduler understand each other. Pure."""
+"""Checks that a client and a scheduler understand each other. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 
 def greeting() -> client_service_pb2.GetServerInfoRequest:
-    """Returns what a client says first."""
+    """Returns the first request of a client."""
     try:
         version = metadata.version("callsheet")
     except metadata.PackageNotFoundError:

@@ -88,7 +88,7 @@ class SyncClient:
         await self._wrapped.backend().connect()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the client alone."""
+        """Pickles only the client."""
         return {"client": self._wrapped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -44,19 +44,19 @@ class CoroutineThread(Protocol):
 
 
 class Forwarding(Protocol[WrappedT_co]):
-    """What has something async, and a thread that runs it for its callers."""
+    """An object that forwards to an async one, and runs the coroutines of that one in a thread."""
 
     @property
     def _wrapped(self) -> WrappedT_co:
-        """What is async."""
+        """The async object."""
 
     @property
     def _thread(self) -> CoroutineThread:
-        """What runs it."""
+        """The thread that runs its coroutines."""
 
 
 def plain(method: Callable[Concatenate[WrappedT, P], T]) -> Callable[Concatenate[Forwarding[WrappedT], P], T]:
-    """Returns a method that does not wait as one of what forwards it, with its signature and documentation."""
+    """Returns a method that forwards to one that does not wait, with its signature and documentation."""
 
     def call(self: Forwarding[WrappedT], /, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = getattr(self._wrapped, method.__name__)(*args, **kwargs)
@@ -91,7 +91,7 @@ def giving(
 
 
 class _Blocking(Generic[WrappedT_co]):
-    """What forwards to something async."""
+    """Base of the objects that forward to an async one."""
 
     def __init__(self, client: CoroutineThread, wrapped: WrappedT_co) -> None:
         self._thread = client
@@ -177,7 +177,7 @@ class SyncTrajectory(_SyncVerbs[Trajectory]):
 
     @property
     def opening(self) -> Opening | None:
-        """What opening it found; None before."""
+        """The result of opening it; None before."""
         return self._wrapped.opening
 
     @property

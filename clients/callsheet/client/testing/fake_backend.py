@@ -71,7 +71,7 @@ class FakeHandle(ActionHandle[T]):
 
     @property
     def done(self) -> bool:
-        """Whether the outcome (or the refusal) is there."""
+        """Returns whether the outcome (or the refusal) is there."""
         return self._ended is not None
 
     async def accepted(self) -> None:

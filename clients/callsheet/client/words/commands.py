@@ -90,7 +90,7 @@ class Command:
         stdin: bytes = b"",
         max_output_bytes: int | None = None,
     ) -> Command:
-        """A script, run by `sh -c`; in a session by its bash, or sh where there is no bash."""
+        """A script, run by `sh -c`; in a session by its bash, or by sh if there is no bash."""
         return cls(
             instance("script", script, str, "text for the shell"),
             environment or {},
@@ -157,7 +157,7 @@ class ImageBuild:
 
 
 FilesLike: TypeAlias = Iterable[SandboxFile] | Mapping[str, str | bytes]
-"""Files as people type them: values of `SandboxFile`, or contents by path, where a text is written as UTF-8."""
+"""Files as people type them: values of `SandboxFile`, or contents by path. A text is written as UTF-8."""
 
 
 def as_files(given: FilesLike) -> Sequence[SandboxFile]:
@@ -178,7 +178,7 @@ def as_bytes(where: str, given: str | bytes) -> bytes:
 
 
 def with_stdin(command: Command, stdin: str | bytes) -> Command:
-    """Returns a command with that standard input, or its own where that is empty.
+    """Returns a command with that standard input, or with its own if that is empty.
 
     Raises:
         InvalidArgumentError: It has one of its own, too.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from callsheet.v1.job_values import OnInfra
 from callsheet.v1.outcome_values import FailureKind
 
+DEFAULT_ADMIT_WITHIN = 1
+"""The `admit_within` of `Staleness()` without arguments."""
 LOST_TO_INFRA = frozenset({FailureKind.INFRA})
 
 
@@ -26,10 +28,6 @@ class FailurePolicy:
     on_infra: OnInfra = OnInfra.REPLACE
     infra_budget: int | None = None
     lost_to: frozenset[FailureKind] = LOST_TO_INFRA
-
-
-DEFAULT_ADMIT_WITHIN = 1
-"""The limits of `Staleness()` without arguments."""
 
 
 @dataclass(frozen=True, slots=True)

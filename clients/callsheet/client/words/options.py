@@ -113,7 +113,7 @@ class Resource:
 
     @property
     def max_milli_units(self) -> int:
-        """`max_units` in thousandths; 0 where it is not elastic."""
+        """`max_units` in thousandths; 0 if the resource is not elastic."""
         return round((self.max_units or 0) * _MILLI)
 
     def _checked(self, where: str, given: object) -> int | float:

@@ -32,6 +32,20 @@ from callsheet.client.errors import (
 )
 from callsheet.v1.outcome_values import FailureKind, Timeline, TimeoutKind, Usage
 
+T = TypeVar("T")
+_MAX_LINE = 200
+_NO_TIMELINE = Timeline()
+_NO_USAGE = Usage()
+_ERRORS: dict[FailureKind, type[NotSucceededError]] = {
+    FailureKind.POLICY: PolicyError,
+    FailureKind.ENV: EnvError,
+    FailureKind.INFRA: InfraError,
+    FailureKind.TIMEOUT: ActionTimeoutError,
+    FailureKind.QUOTA: QuotaError,
+    FailureKind.RESOURCE_LIMIT: ResourceLimitError,
+    FailureKind.CANCELLED: ActionCancelledError,
+}
+
 
 class Reason(StrEnum):
     """The reasons of `Failed`. Later versions may add some; a client that does not know one gives OTHER."""
@@ -147,7 +161,7 @@ class Reason(StrEnum):
     RUNNER_ENDED = "runner_ended"
     """The runner of tests ended in another way than after its tests."""
     RUNNER_KILLED = "runner_killed"
-    """A signal ended the runner, and another attempt is to tell whether the policy did it."""
+    """A signal ended the runner, and another attempt is to show whether the policy did it."""
     RUNNER_MISSING = "runner_missing"
     """The runner cannot begin: a program or a module of its own is not there."""
     SCRIPT_FAILED = "script_failed"
@@ -199,14 +213,6 @@ class Reason(StrEnum):
     TOOL_RAISED = "tool_raised"
     TOOL_TIMEOUT = "tool_timeout"
     TOOL_UNREACHABLE = "tool_unreachable"
-
-
-T = TypeVar("T")
-_MAX_LINE = 200
-
-
-_NO_TIMELINE = Timeline()
-_NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,15 +321,6 @@ class Expired(Ended):
 
 
 Outcome: TypeAlias = Succeeded[T] | Failed[T] | Cancelled[T] | Expired
-_ERRORS: dict[FailureKind, type[NotSucceededError]] = {
-    FailureKind.POLICY: PolicyError,
-    FailureKind.ENV: EnvError,
-    FailureKind.INFRA: InfraError,
-    FailureKind.TIMEOUT: ActionTimeoutError,
-    FailureKind.QUOTA: QuotaError,
-    FailureKind.RESOURCE_LIMIT: ResourceLimitError,
-    FailureKind.CANCELLED: ActionCancelledError,
-}
 
 
 def _line(what: str, message: str, ended: Ended) -> str:

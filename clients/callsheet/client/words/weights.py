@@ -1,4 +1,4 @@
-"""New weights of a policy: where they are, and how engines take them. Durations are seconds."""
+"""New weights of a policy: their place, and the way that engines load them. Durations are seconds."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from callsheet.integrations.reward_actions import RewardAction
 from callsheet.integrations.trl.async_worker import CallsheetRolloutWorker, CallsheetWeights
 from callsheet.integrations.trl.publishing import PublishWeights
 from callsheet.integrations.trl.reward import CallsheetReward, callsheet_score
-from callsheet.integrations.trl.rollout import CallsheetRollout, JobSettings, NothingToTrainOnError, TrainerSession
+from callsheet.integrations.trl.rollout import CallsheetRollout, NothingToTrainOnError
+from callsheet.integrations.trl.session import JobSettings, TrainerSession
 
 __all__ = [
     "CallsheetReward",

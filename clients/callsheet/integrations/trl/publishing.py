@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from callsheet.client import Canary, Tensors, WeightsNotProvedError
 from callsheet.client.words.weights import Source, UpdateModeName
-from callsheet.integrations.trl.rollout import CallsheetRollout, TrainerSession
+from callsheet.integrations.trl.rollout import CallsheetRollout
+from callsheet.integrations.trl.session import TrainerSession
 from transformers import TrainerCallback
 
 logger = logging.getLogger(__name__)

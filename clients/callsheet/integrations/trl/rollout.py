@@ -1,209 +1,24 @@
-"""A `rollout_func` for TRL's GRPOTrainer: all trajectories of a batch at once, token-exact.
-
-A trainer's hold on its job connects when it is first used, in a thread of its own, and pickles as names.
-"""
+"""A `rollout_func` for TRL's GRPOTrainer: all trajectories of a batch at once, token-exact."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from callsheet.client import ActionOptions, Client, ClientOptions, Job, LogProbsMode, Sampling, Staleness
-from callsheet.client.sync.loop_thread import LoopThread, loop_thread
-from callsheet.environments import (
-    EpisodePolicy,
-    EpisodeTask,
-    FailureRule,
-    GatewaySampling,
-    TaskSet,
-    TokenPolicy,
-    load_task_set,
-)
+from callsheet.client import ActionOptions, ClientOptions, Sampling
+from callsheet.environments import EpisodeTask, FailureRule, TaskSet, load_task_set
 from callsheet.environments.failures import DEFAULT_RULE
 from callsheet.environments.seats import FilledSeat, Seat, SeatSettings, fill_seats
 from callsheet.gateway.conversations.renderer import Renderer
 from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer, renderer_of
+from callsheet.integrations.trl.policies import PolicyMaker
 from callsheet.integrations.trl.rows import columns
+from callsheet.integrations.trl.sampling import completion_tokens, sampling_of
+from callsheet.integrations.trl.session import JobSettings, TrainerSession
 from callsheet.integrations.trl.trainer_parts import GenerationArguments, GrpoTrainerPart
-
-T = TypeVar("T")
-# Not that of the sync clients: environments run here, and one that blocks would hold those up.
-_THREAD = "callsheet trainer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
-    """How the job is opened; see `Client.open_job`.
-
-    Attributes:
-        share: Fair share relative to other jobs.
-        grace_s: How many seconds its work goes on without the trainer; None takes the server's default (120 s).
-        staleness: What becomes of trajectories that fall behind the newest policy version; None: nothing does.
-        dead_sandbox_is_infra: An action whose sandbox dies fails as INFRA, not as ENV.
-    """
-
-    share: float = 1.0
-    grace_s: float | None = None
-    staleness: Staleness | None = None
-    dead_sandbox_is_infra: bool = False
-
-
-_DEFAULTS = JobSettings()
-
-
-class TrainerSession:
-    """One process's hold on a job.
-
-    Args:
-        target: The scheduler's address, "host:port".
-        job_id: The job. A trainer that is started again under the same id finds what had run, and repeats nothing.
-        settings: How the job is opened.
-        options: How to connect; None takes the variables of the environment, as `Client.from_env` does.
-    """
-
-    def __init__(
-        self,
-        target: str,
-        job_id: str,
-        settings: JobSettings = _DEFAULTS,
-        options: ClientOptions | None = None,
-    ) -> None:
-        self.client = Client(target, options) if options is not None else Client.from_env(target=target)
-        self.job_id = job_id
-        self.settings = settings
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._job: Job | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the session's thread and returns its result. All uses of the job are there."""
-        return self._running().run(coroutine)
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Runs a coroutine in the session's thread beside the caller."""
-        return self._running().start(coroutine)
-
-    async def job(self) -> Job:
-        """Returns the job, opened. To be called in the session's thread.
-
-        Raises:
-            AlreadyExistsError: It is open with other settings.
-            ConnectionLostError: There was no connection for too long.
-        """
-        if self._job is None:
-            of = self.settings
-            self._job = await self.client.open_job(
-                self.job_id,
-                share=of.share,
-                grace_s=of.grace_s,
-                staleness=of.staleness,
-                dead_sandbox_is_infra=of.dead_sandbox_is_infra,
-            )
-        return self._job
-
-    def close_job(self) -> None:
-        """Closes the job, if this process holds it: a run that has ended. What comes later opens it anew."""
-        job, self._job = self._job, None
-        if job is not None:
-            self.run(job.close())
-
-    def _running(self) -> LoopThread:
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._job = os.getpid(), None
-        return loop_thread(_THREAD)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickles names and settings; connections stay here."""
-        return {"client": self.client, "job_id": self.job_id, "settings": self.settings}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Makes a session that has not connected yet."""
-        self.__dict__.update(state)
-        self._begin()
-
-
-# How the trainer wants tokens sampled, as an engine is told.
-_NOT_SERVED: Final[tuple[tuple[str, tuple[Any, ...]], ...]] = (
-    ("min_p", (None, 0.0)),
-    ("repetition_penalty", (None, 1.0)),
-    ("generation_kwargs", (None, {})),
-)
-"""Settings of the trainer that no engine is asked for, and the values that mean nothing."""
-DEFAULT_COMPLETION_TOKENS: Final = 256
-
-
-def sampling_of(args: GenerationArguments) -> Sampling:
-    """Returns the trainer's own sampling.
-
-    Log-probabilities are of the distribution that was drawn from, as TRL wants them of vLLM. Greedy ones would be 0, so
-    that these are the model's own.
-
-    Raises:
-        ValueError: The trainer asks for what engines are not asked for; it names the setting.
-    """
-    for name, unset in _NOT_SERVED:
-        value = getattr(args, name, None)
-        if value not in unset:
-            raise ValueError(f"{name} is {value!r} in the trainer's arguments; a rollout of Callsheet leaves it unset")
-    greedy = args.temperature == 0.0 or args.top_k == 1
-    return Sampling(
-        max_new_tokens=completion_tokens(args),
-        temperature=0.0 if greedy else args.temperature,
-        top_p=1.0 if greedy else args.top_p,
-        top_k=0 if greedy else max(0, args.top_k or 0),
-        log_probs_mode=LogProbsMode.RAW if greedy else LogProbsMode.SAMPLED,
-    )
-
-
-def completion_tokens(args: GenerationArguments) -> int:
-    """Returns how many tokens a completion may have, those of the environment included."""
-    return args.max_completion_length or DEFAULT_COMPLETION_TOKENS
-
-
-# Makes the policy of each trajectory: the trainer's tokenizer and sampling, and an engine that generates.
-@dataclass(frozen=True, slots=True)
-class PolicyMaker:
-    """What policies of a run have in common.
-
-    Attributes:
-        renderer: The trainer's tokenizer and chat template.
-        sampling: How each reply is sampled.
-        max_completion_tokens: The most tokens of a trajectory after its first prompt.
-        model: The service that generates.
-        options: What goes with each generate action.
-    """
-
-    renderer: Renderer
-    sampling: Sampling
-    max_completion_tokens: int
-    model: str = "policy"
-    options: ActionOptions | None = None
-
-    def forced_on(self, seats: SeatSettings) -> SeatSettings:
-        """Returns settings that force this sampling on black-box agents, unless they name another."""
-        return replace(seats, agent_sampling=seats.agent_sampling or GatewaySampling.of(self.sampling))
-
-    def __call__(self, task: EpisodeTask) -> EpisodePolicy:
-        """Returns the policy of one trajectory."""
-        options: ActionOptions = {"task": task.task_id, **(self.options or {})}
-        return TokenPolicy(
-            self.renderer,
-            self.sampling,
-            max_completion_tokens=self.max_completion_tokens,
-            model=self.model,
-            options=options,
-        )
-
 
 _DEFAULT_SEATS = SeatSettings()
 _DEFAULT_JOB = JobSettings()

@@ -1,4 +1,4 @@
-"""What the loop starts and does not wait for: reading stored outcomes, releasing payloads that jobs need no longer."""
+"""Work that the loop starts and does not wait for: it reads stored outcomes, and releases payloads of no more use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits to be written to a stream: batches of encoded fields, bounded in bytes."""
+"""Batches of encoded fields that wait to be written to a stream, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Outbox(Generic[A]):
             self._company_timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._due.set)
 
     def _has_room(self, size: int) -> bool:
-        """Whether the next item is taken. One too many ends the session.
+        """Returns whether the next item is taken. One too many ends the session.
 
         A stream cannot be ended before its reader has taken what is being written, which may be never: until then
         nothing must be kept for it.
@@ -98,7 +98,7 @@ class Outbox(Generic[A]):
         return not self.abandoned
 
     def end_unread(self, rule: str = "leaves the most unread, and all sessions together leave too much") -> None:
-        """Ends the session at once and lets go of what waits; its peer comes back and is told again what it missed."""
+        """Ends the session at once and lets go of what waits; its peer comes back and gets again what it missed."""
         waiting = f"{self._size} bytes"
         self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
         self.abandon()

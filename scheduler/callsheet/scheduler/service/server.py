@@ -26,9 +26,10 @@ from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.audit import AuditTrail
 from callsheet.scheduler.service.background import Background
-from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_plan, decode_trajectory
+from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.codec.decode_buffer import decode_result
+from callsheet.scheduler.service.codec.decode_weights import decode_plan
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.codec.requests import decode_result
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.learning import Learning, load_learned
 from callsheet.scheduler.service.limits.guard import TokenGuard
@@ -211,7 +212,7 @@ def _span_sender(settings: SchedulerSettings, loop: CoreLoop) -> SpanSender | No
 async def _close(
     writer: GroupCommitWriter, learning: Learning | None, audit: AuditTrail, spans: SpanSender | None
 ) -> None:
-    """Writes what is left, within `CLOSE_TIMEOUT` seconds; what was learned only where the journal works."""
+    """Writes what is left, within `CLOSE_TIMEOUT` seconds; what was learned only if the journal works."""
     with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await writer.close(CLOSE_TIMEOUT)
         if learning is not None:

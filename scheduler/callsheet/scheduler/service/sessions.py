@@ -1,4 +1,4 @@
-"""The two hot streams as the loop sees them: where replies, outcomes and dispatches are put."""
+"""The two hot streams as the loop sees them: it puts replies, outcomes and dispatches there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from callsheet.scheduler.core.words.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.words.model import Opened, Token
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.manager_wire import encode_command
-from callsheet.scheduler.service.codec.rules import to_duration, to_status
-from callsheet.scheduler.service.codec.status_answers import end_of, life_of, opening_of
+from callsheet.scheduler.service.codec.durations import to_duration
+from callsheet.scheduler.service.codec.manager_commands import encode_command
+from callsheet.scheduler.service.codec.openings import end_of, life_of, opening_of
+from callsheet.scheduler.service.codec.refusal_status import to_status
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.payloads.claims import Claim
@@ -77,7 +78,7 @@ class ClientStream:
         self.outbox.close(RefusedError(RefusalCode.UNAVAILABLE, "session", "", rule, retry_after=0.1))
 
     def put_output(self, output: client_service_pb2.ActionOutput) -> None:
-        """Takes what a command printed, or drops it if the reader is behind; the offset of the next one tells."""
+        """Takes the output of a command, or drops it if the reader is behind; the next offset shows the gap."""
         if not self.gone and self.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT:
             self.outbox.put(embedded(_OUTPUT, output.SerializeToString()))
 

@@ -17,7 +17,7 @@ _TRACES: Final = "/v1/traces"
 
 
 class PlannerChoice(Enum):
-    """What decides which actions start.
+    """The planner that decides which actions start.
 
     ELASTIC: classes by price, with a solver where resources are short. FIRST_COME: in order of arrival, best fit.
     """
@@ -27,7 +27,7 @@ class PlannerChoice(Enum):
 
 
 def collector(text: str) -> str | None:
-    """Reads where a collector takes spans, as its base URL or with the path for traces; None where there is none.
+    """Reads the URL of a collector of spans, with or without the path for traces; None if there is none.
 
     Raises:
         ValueError: It is neither an http URL nor "none", or it holds credentials.

@@ -30,7 +30,7 @@ class LoopTurn:
 
 
 async def in_turns(parts: Generator[None, None, A]) -> A:
-    """What a generator returns; between its parts others have their turns."""
+    """Returns the result of a generator. Between its parts others have their turns."""
     turn = LoopTurn()
     while True:
         try:

@@ -25,7 +25,7 @@ _NEWEST: Final = 2**63 - 1
 
 
 class ClosedJobs:
-    """What is kept of closed jobs and what is to go, found out anew once more jobs are closed.
+    """Decides which rows of closed jobs are kept, and deletes the others; it decides anew once more jobs are closed.
 
     All their actions are looked at together, the newest submit first, until there are too many or they are too large.
     Of those that are older nothing stays, nor of trajectories without any that stays. A job stays for its actions, and
@@ -44,7 +44,7 @@ class ClosedJobs:
 
     @property
     def has_garbage(self) -> bool:
-        """Whether there is anything for `purge`."""
+        """Returns whether there is anything for `purge`."""
         return bool(self._new or self._look_at or self._due)
 
     def add(self, numbers: Iterable[int]) -> None:

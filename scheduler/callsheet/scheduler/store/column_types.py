@@ -1,4 +1,4 @@
-"""What columns of the journal hold that no database has a type for.
+"""Values in columns of the journal that no database has a type for.
 
 Rows are written by the driver, which knows nothing of these types; so `record_changes` encodes their values.
 """

@@ -28,7 +28,7 @@ def warn_without_vacuum(connection: Connection) -> None:
 
 
 def has_much_free(connection: Connection) -> bool:
-    """Whether a file has so many free pages that some should be given back."""
+    """Returns whether a file has so many free pages that some should be given back."""
     if connection.dialect.name != "sqlite":
         return False
     free, pages = int(_scalar(connection, "PRAGMA freelist_count")), int(_scalar(connection, "PRAGMA page_count"))

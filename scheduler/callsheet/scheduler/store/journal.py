@@ -200,7 +200,7 @@ class Journal:
 
     @property
     def has_garbage(self) -> bool:
-        """Whether rows of closed jobs are to go, or space that deleted ones left; `purge` sees to both."""
+        """Return whether rows of closed jobs are to go, or space that deleted rows left; `purge` sees to both."""
         return self._closed.has_garbage or self._gives_back
 
     def purge(self, limit: int) -> None:

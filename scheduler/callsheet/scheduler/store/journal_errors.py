@@ -17,7 +17,7 @@ class DataDirectoryUnusableError(JournalError):
 
 
 class DataDirectoryLockedError(JournalError):
-    """Another scheduler, with the process id `holder` where that could be read, has locked the data directory."""
+    """Another scheduler, with the process id `holder` if that could be read, has locked the data directory."""
 
     def __init__(self, data_dir: Path, holder: int | None) -> None:
         by = "another scheduler" if holder is None else f"the scheduler with process id {holder}"
@@ -25,7 +25,7 @@ class DataDirectoryLockedError(JournalError):
 
 
 class DatabaseLockedError(JournalError):
-    """Another scheduler is connected to the database; `holder` names its connection where that could be read."""
+    """Another scheduler is connected to the database; `holder` names its connection if that could be read."""
 
     def __init__(self, database: str, holder: str | None) -> None:
         by = holder or "another scheduler"

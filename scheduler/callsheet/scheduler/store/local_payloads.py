@@ -41,7 +41,7 @@ from callsheet.scheduler.store.payloads import (
 )
 
 LEFT_FREE_SHARE: Final = 20
-"""One part of so many is left free on the disk, where the journal may be, too."""
+"""One part of so many is left free on the disk because the journal may be there, too."""
 
 MOST_LEFT_FREE: Final = 256 * 1024 * 1024
 

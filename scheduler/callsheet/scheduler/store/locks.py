@@ -57,7 +57,7 @@ class DataDirectoryLock:
 
 
 def holder_of(data_dir: Path) -> int | None:
-    """The process that took the lock of a data directory last, where that can be read."""
+    """Return the process that took the lock of a data directory last, if that can be read."""
     try:
         return int((data_dir / HOLDER_FILE).read_text(encoding="ascii"))
     except (OSError, ValueError):

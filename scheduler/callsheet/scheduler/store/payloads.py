@@ -64,7 +64,7 @@ class PayloadCorruptError(PayloadStoreError):
 
 
 class PayloadStoreFullError(PayloadStoreError):
-    """The store has no room; `needed` says for what, and `for_good` whether it never will."""
+    """The store is full. `needed` is the size or the place that lacks capacity, `for_good` if it always will."""
 
     def __init__(self, needed: str, reason: str, *, for_good: bool = False) -> None:
         super().__init__(f"the payload store is full: {reason}")
@@ -73,7 +73,7 @@ class PayloadStoreFullError(PayloadStoreError):
 
 
 class PayloadsUnusableError(PayloadStoreError):
-    """What keeps the bytes cannot be used now."""
+    """The directory or server that keeps the bytes cannot be used now."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(f"the payload store cannot be used: {reason}")

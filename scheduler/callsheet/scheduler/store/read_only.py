@@ -38,7 +38,7 @@ _ADVICE: Final = "open it with the Callsheet that wrote it"
 
 
 class DeadJournal:
-    """What a journal has, and an engine to read more of it.
+    """The content of a journal, and an engine to read more of it.
 
     Attributes:
         engine: Of connections that only read.
@@ -78,7 +78,7 @@ class DeadJournal:
             raise
 
     def load_predictors(self) -> list[SavedRow]:
-        """What predictors learned."""
+        """Returns the saved state of predictors."""
         with self.engine.connect() as connection:
             return load_nodes(connection)
 

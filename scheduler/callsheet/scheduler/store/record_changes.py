@@ -1,4 +1,4 @@
-"""What records change: functions that take a record to the rows of one transaction.
+"""Functions that turn a record into changes of rows in one transaction.
 
 The fields of most records go to the columns of their names. `changing`, `opening` and `keeping` make functions for
 them, once, as straight-line code.

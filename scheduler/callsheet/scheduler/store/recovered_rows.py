@@ -62,7 +62,7 @@ def load_recovered(connection: Connection) -> Recovered:
 
 
 def _load(connection: Connection, kind: type[Loaded], table: Table, by: str) -> tuple[Loaded, ...]:
-    """What open jobs have in a table, or all rows of one that has no jobs; the columns are the fields of `kind`."""
+    """Returns the rows of open jobs in a table, or all rows of a table without jobs, with the columns of `kind`."""
     derived = {**_DERIVED, "spec": _OPEN_SPEC} if table is actions else _DERIVED
     columns = [derived[field.name] if field.name in derived else table.c[field.name] for field in fields(kind)]
     wanted = select(*columns)

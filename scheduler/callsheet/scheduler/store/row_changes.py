@@ -1,4 +1,4 @@
-"""What one transaction of the journal writes, row by row, and the numbers that rows go by."""
+"""The rows that one transaction of the journal writes, and the numbers that rows go by."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Numbering:
 
 
 class TableChanges:
-    """What one transaction writes in a table: rows are removed, then inserted, then updated.
+    """Changes of one table in one transaction: rows are removed, then inserted, then updated.
 
     Attributes:
         new: Rows to insert, whole.
@@ -49,7 +49,7 @@ class TableChanges:
         self.removed: dict[Key, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is anything to write."""
+        """Returns whether there is anything to write."""
         return bool(self.new or self.updates or self.removed)
 
     def row(self, key: Key) -> Row:
@@ -78,7 +78,7 @@ class TableChanges:
 
 
 class RowChanges:
-    """What one transaction writes.
+    """Changes of all tables in one transaction.
 
     Attributes:
         tables: The rows of each table; those of a job that is closed are removed later.

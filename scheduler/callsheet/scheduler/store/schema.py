@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 SCHEMA: Final = "journal-5"
-"""Of these tables and of the meaning of their rows. A change of them takes another name and a step in `migrations`."""
+"""Name of these tables and of the meaning of their rows. A change of either takes a new name and a migration."""
 
 QUEUED: Final = "queued"
 """State of an action that waits for its next attempt."""
@@ -190,8 +190,7 @@ forgotten_actions: Final = Table(
     Column("entries", LargeBinary, nullable=False),
     postgresql_with=_LARGE,
 )
-"""What stays of actions and trajectories whose rows are deleted while their job is open: entries of the core, many in a
-row."""
+"""Remains of actions and trajectories whose rows are deleted while their job is open. A row has many of them."""
 
 closed_actions: Final = Table(
     "closed_actions",
@@ -204,7 +203,7 @@ closed_actions: Final = Table(
     Column("reason", Text, nullable=False),
     postgresql_with=_LARGE,
 )
-"""What is kept of the actions of closed jobs; the core says which."""
+"""Summaries of the actions of closed jobs; the core decides which are kept."""
 
 rollouts: Final = Table(
     "rollouts",
@@ -265,7 +264,7 @@ predictor_nodes: Final = Table(
     Column("path", Text, nullable=False),
     Column("numbers", Text, nullable=False),
 )
-"""What was learned of durations and of held memory: `name` is a hash of `path`; both others are JSON.
+"""Learned durations and held memory: `name` is a hash of `path`, and both other columns are JSON.
 
 A cache: a scheduler works without its rows, which are written now and then.
 """

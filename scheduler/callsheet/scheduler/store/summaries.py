@@ -45,7 +45,7 @@ def load_finished(connection: Connection, newest: int) -> tuple[ActionSummary, .
 
 
 def load_closed(connection: Connection) -> tuple[ClosedAction, ...]:
-    """What is kept of closed jobs, the oldest first."""
+    """Returns the kept summaries of closed jobs, the oldest first."""
     rows = connection.execute(select(closed_actions).order_by(closed_actions.c.number))
     return tuple(
         ClosedAction(row.number, row.closed_at, decode_summary(row.job_id, row.action_id, row.summary), row.reason)

@@ -120,7 +120,7 @@ class GroupCommitWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        """The thread: commits until it is told to end, or until one fails."""
+        """Commits in the thread until it is asked to end, or until a commit fails."""
         try:
             self._commit_until_closed()
         except BaseException as error:

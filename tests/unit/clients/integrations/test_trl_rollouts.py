@@ -52,8 +52,9 @@ from callsheet.integrations.trl.async_worker import (
 )
 from callsheet.integrations.trl.publishing import saved_before
 from callsheet.integrations.trl.reward import row_of_columns, text_of_completion
-from callsheet.integrations.trl.rollout import CallCounter, sampling_of, seats_of
+from callsheet.integrations.trl.rollout import CallCounter, seats_of
 from callsheet.integrations.trl.rows import columns, row_of
+from callsheet.integrations.trl.sampling import sampling_of
 from callsheet.v1.buffer_values import FinishedResult
 
 from tests.support.function_runs import MODULE, run_function

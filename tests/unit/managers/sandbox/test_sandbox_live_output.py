@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import OutputName
-from callsheet.managers.sandbox.commands.env_step import LONGEST_CHUNK, LiveOutput
+from callsheet.managers.sandbox.commands.live_output import LONGEST_CHUNK, LiveOutput
 from callsheet.v1 import common_pb2
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from callsheet.scheduler.core.words.engine_weights import PublishRight, WeightsS
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.explain import explain_in_parts
-from callsheet.scheduler.service.codec.status_answers import rollout_status
+from callsheet.scheduler.service.codec.rollout_answers import rollout_status
 from callsheet.v1 import weights_pb2
 
 from tests.support.core_engines import POLICY, CoreEngine, engines, offer

@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.planner.answers.remaining import Lives
 from callsheet.scheduler.planner.answers.what_if import Comparison, ask_in_parts, idle_like
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
-from callsheet.scheduler.service.codec.admin_explain import what_if_response
+from callsheet.scheduler.service.codec.admin_answers import what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
 from tests.support.core_world import CoreWorld, node, service, world_with_manager, world_with_sandbox

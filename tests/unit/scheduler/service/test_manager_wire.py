@@ -18,12 +18,8 @@ from callsheet.scheduler.core.words.registration import (
 )
 from callsheet.scheduler.service.codec.costs import MAX_RESOURCES
 from callsheet.scheduler.service.codec.decode import decode_action
-from callsheet.scheduler.service.codec.manager_wire import (
-    decode_item,
-    decode_registration,
-    encode_command,
-    references_of,
-)
+from callsheet.scheduler.service.codec.manager_commands import encode_command
+from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.contract import unknown_in
 from google.protobuf import text_format

@@ -11,8 +11,9 @@ from callsheet.scheduler.core.words.events import AttemptCancelled, AttemptFaile
 from callsheet.scheduler.core.words.model import ActionKey, ActionKind, ActionState, FailureKind, TimeoutKind
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.history.messages import fill_time
+from callsheet.scheduler.service.codec.durations import to_duration
 from callsheet.scheduler.service.codec.outcomes import encode_outcome
-from callsheet.scheduler.service.codec.rules import to_duration, to_status
+from callsheet.scheduler.service.codec.refusal_status import to_status
 from callsheet.v1 import common_pb2, outcome_pb2
 from callsheet.v1.rules.fields import to_seconds
 from google.protobuf import duration_pb2, timestamp_pb2

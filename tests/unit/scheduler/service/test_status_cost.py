@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKey, ActionState
-from callsheet.scheduler.service.codec import status_answers
-from callsheet.scheduler.service.codec.status_answers import job_status, list_jobs
+from callsheet.scheduler.service.codec import listing
+from callsheet.scheduler.service.codec.listing import list_jobs, list_trajectories
+from callsheet.scheduler.service.codec.status_answers import job_status
 from callsheet.v1 import client_service_pb2, job_pb2
 
 from tests.support.core_requests import action_request
@@ -78,7 +79,7 @@ def test_states_are_counted_through_a_life_and_a_restart() -> None:
 
 @pytest.mark.parametrize("on_loop", [0, 100])
 async def test_pages_are_the_same_wherever_they_are_sought(on_loop: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_answers, "MOST_ON_LOOP", on_loop)
+    monkeypatch.setattr(listing, "MOST_ON_LOOP", on_loop)
     world = CoreWorld()
     world.job()
     names = [f"t{number:02}" for number in range(25)]
@@ -93,9 +94,9 @@ async def test_pages_are_the_same_wherever_they_are_sought(on_loop: int, monkeyp
         visited.append(name)
         return job_pb2.TrajectoryStatus()
 
-    monkeypatch.setattr(status_answers, "trajectory_status", visit)
+    monkeypatch.setattr(listing, "trajectory_status", visit)
     more = True
     while more:
         request.after = visited[-1] if visited else ""
-        more = (await status_answers.list_trajectories(world.state, request, world.now)).more
+        more = (await list_trajectories(world.state, request, world.now)).more
     assert visited == names

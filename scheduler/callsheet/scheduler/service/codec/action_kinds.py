@@ -1,4 +1,4 @@
-"""What the service knows of each kind of action: a new kind is one more row of `KIND_RULES`.
+"""The service's rules for each kind of action: a new kind is one more row of `KIND_RULES`.
 
 Elsewhere in the scheduler it is a member of `core.model.ActionKind` and a prior of `planner.predictors.predictors`.
 """

@@ -1,4 +1,4 @@
-"""Answers of the admin service that come from the planner: why an action waits, and what it predicts."""
+"""Explanations of actions, for the admin service: why each one waits, or what became of it."""
 
 from __future__ import annotations
 
@@ -14,68 +14,15 @@ from callsheet.scheduler.core.words.refusals import RefusedError, failed_precond
 from callsheet.scheduler.history.messages import fill_time, state_named
 from callsheet.scheduler.planner.answers.explain import Explanation, explain_in_parts
 from callsheet.scheduler.planner.answers.holders import Holder, holders_in_parts
-from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
-from callsheet.scheduler.planner.predictors import Prediction, Predictors
-from callsheet.scheduler.planner.predictors.log_normal import quantile
+from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.requests import predict
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.review import Review
+from callsheet.scheduler.service.codec.admin_answers import expected_run
 from callsheet.scheduler.service.codec.requests import decode_key
 from callsheet.scheduler.service.turns import in_turns
 from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2
 from callsheet.v1.rules.fields import identifier, within
-
-# Answers of the admin service that come from predictions, as messages.
-
-# Of the standard normal distribution: nine in ten are below.
-NINE_IN_TEN = 1.2816
-
-
-def expected_run(prediction: Prediction, timeout_s: float) -> admin_service_pb2.ExpectedRun:
-    """Returns a prediction as a message; no execution takes longer than its timeout."""
-    return admin_service_pb2.ExpectedRun(
-        mean_s=prediction.duration_s,
-        low_s=min(quantile(prediction.log_mean, prediction.log_sd, -NINE_IN_TEN), timeout_s),
-        high_s=min(quantile(prediction.log_mean, prediction.log_sd, NINE_IN_TEN), timeout_s),
-        use=prediction.use,
-        peak_memory_mb=prediction.peak_memory_mb,
-        amdahl_fraction=prediction.amdahl_fraction,
-        observations=prediction.observations,
-    )
-
-
-def what_if_response(comparison: Comparison) -> admin_service_pb2.WhatIfResponse:
-    """Returns the answer to a what-if question."""
-    return admin_service_pb2.WhatIfResponse(
-        pool=comparison.pool,
-        nodes=comparison.nodes,
-        before=_outlook(comparison.before),
-        after=_outlook(comparison.after),
-        summary=str(comparison),
-    )
-
-
-def _outlook(outlook: Outlook) -> admin_service_pb2.Outlook:
-    shared = outlook.shared
-    return admin_service_pb2.Outlook(
-        mean_act_s=outlook.mean_act_s,
-        classes=(
-            admin_service_pb2.ClassOutlook(
-                name=each.key,
-                waiting=each.waiting,
-                mean_wait_s=each.mean_wait_s,
-                mean_end_s=each.mean_end_s,
-                stuck=each.stuck,
-                waited_s=each.waited_s,
-            )
-            for each in outlook.waiting.classes
-        ),
-        start_now=outlook.waiting.start_now,
-        shared=admin_service_pb2.SharedCores(
-            cores=shared.cores, running=shared.running, use=shared.use, mean_act_s=shared.mean_act_s
-        ),
-    )
-
 
 MAX_LISTED = 1_000
 _LISTED = 100
@@ -96,11 +43,11 @@ async def explanation_of(
 
     Args:
         state: The core.
-        asked: The action; its job may be left out where one job alone has such an action.
+        asked: The action; its job may be left out if only one job has such an action.
         now: Seconds since the epoch.
-        predictors: What actions are expected to take.
-        planner: Whose next round actions wait for.
-        sees_job: Whether the caller may hear of a job; of others no id is told.
+        predictors: They predict what actions take.
+        planner: The planner whose next round actions wait for.
+        sees_job: Returns whether the caller may see a job; the answer names no others.
 
     Raises:
         RefusedError: NOT_FOUND if the action is unknown or forgotten; FAILED_PRECONDITION if several jobs have one.
@@ -143,7 +90,7 @@ async def explanation_of(
 
 
 class _Reviews:
-    """A planner's reviews, of which one serves many explanations: what is listed is as old as its first line."""
+    """A planner's reviews. One review serves many explanations, so that a list is as old as its first line."""
 
     def __init__(self, planner: Reviewer) -> None:
         self._planner = planner
@@ -199,7 +146,7 @@ def _kept(settings: CoreSettings) -> str:
 
 
 def _key_of(state: SchedulerState, action_id: str, now: float) -> ActionKey:
-    """The action of this id: among open jobs, else among closed ones."""
+    """Returns the action of this id: among open jobs, else among closed ones."""
     jobs = [id_ for id_, job in state.jobs.items() if action_id in job.actions or action_id in job.forgotten]
     jobs = jobs or state.summaries.closed_jobs_with(action_id, now)
     if len(jobs) > 1:
@@ -277,7 +224,7 @@ def _fill_story(
 
 
 def _words(seconds: float) -> str:
-    """A time for a reader."""
+    """Returns a time for a reader."""
     for unit, name in ((3600.0, "h"), (60.0, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"

@@ -1,4 +1,4 @@
-"""Costs that managers tell, as the core adds them up."""
+"""Costs that managers report, as the core adds them up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from callsheet.v1 import common_pb2
 from callsheet.v1.names import MAX_ID
 
 MAX_RESOURCES: Final = 64
-"""The most resources that one attempt may tell of, and of what each may have at most."""
+"""The most resources that one attempt may report."""
 MAX_AMOUNT: Final = 1e12
+"""The most of one resource that one attempt may report."""
 
 
 def cost_of(message: common_pb2.Cost) -> Cost:
-    """What a manager told; the scheduler adds it up for months, so that what cannot be is left out."""
+    """Returns the cost that a manager reports, without impossible amounts: they would stay in sums for months."""
     return Cost(_possible(message.held), _possible(message.used))
 
 

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from callsheet.scheduler.core.words.cached_tokens import GenerationSize
-from callsheet.scheduler.core.words.engine_weights import UpdateEnd, WeightsOffer, WeightsStanding, WeightsTold
 from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
@@ -22,30 +21,14 @@ from callsheet.scheduler.core.words.model import (
     RetryPolicy,
     SpeedUp,
     Timeouts,
-    Token,
     TrajectoryRequest,
 )
 from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
-from callsheet.scheduler.service.codec.rules import encode_traceparent, fill_duration
-from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, job_pb2, manager_service_pb2, weights_pb2
+from callsheet.v1 import action_pb2, common_pb2, job_pb2
 from callsheet.v1.names import MAX_SPEC_BYTES
 from callsheet.v1.rules.actions import MAX_WEIGHT, check_work, needs_sandbox
-from callsheet.v1.rules.fields import (
-    MAX_SECONDS,
-    References,
-    at_least,
-    blob,
-    few,
-    identifier,
-    known,
-    longer_than_zero,
-    seconds,
-    short_text,
-    to_seconds,
-    token_ids,
-    within,
-)
+from callsheet.v1.rules.fields import at_least, identifier, known, longer_than_zero, seconds, to_seconds, within
 from callsheet.v1.rules.options import (
     DEFAULT_SCHEDULE_TO_START,
     DEFAULT_START_TO_CLOSE,
@@ -57,15 +40,19 @@ from callsheet.v1.rules.options import (
     whole_units,
 )
 from callsheet.v1.set_ups import set_up_name
+from callsheet.wire.encoded_fields import embedded, tag
 
 MAX_CACHED = 4096
 MAX_CACHED_KEY_BYTES = 1024
 DEFAULT_IDLE_TIMEOUT = 3600.0
 MAX_BUFFERED: Final = 100_000
+_TRACEPARENT_TAG = tag(action_pb2.ActionSpec.TRACEPARENT_FIELD_NUMBER)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
-    """A validated job.
+    """Returns a validated job.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -93,7 +80,7 @@ def _versions(staleness: job_pb2.Staleness, name: Literal["admit_within", "selec
 
 
 def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
-    """A validated trajectory.
+    """Returns a validated trajectory.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -119,7 +106,7 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
 
 
 def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[common_pb2.PayloadReference]]:
-    """A validated action, and the stored payloads it refers to.
+    """Returns a validated action, and the stored payloads that it refers to.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -164,7 +151,7 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
 
 
 def _encode_body(spec: action_pb2.ActionSpec) -> bytes:
-    """What submits of one key have in common: a client that comes back has another span."""
+    """Returns the part that submits of one key have in common: a client that comes back has another span."""
     if spec.traceparent:
         body = action_pb2.ActionSpec()
         body.CopyFrom(spec)
@@ -173,12 +160,13 @@ def _encode_body(spec: action_pb2.ActionSpec) -> bytes:
     return spec.SerializeToString(deterministic=True)
 
 
+def encode_traceparent(value: str) -> bytes:
+    """Returns the end of an encoded ActionSpec. It is kept but sent to no manager, so that no older one refuses it."""
+    return embedded(_TRACEPARENT_TAG, value.encode()) if value else b""
+
+
 def _generation(payload: action_pb2.GenerateInput) -> GenerationSize:
     return GenerationSize(len(payload.prompt_token_ids), payload.sampling.max_new_tokens)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def _shared(decode: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
@@ -247,151 +235,3 @@ def _decode_retry(encoded: bytes) -> RetryPolicy:
         backoff_multiplier=retry.backoff_multiplier or default.backoff_multiplier,
         max_backoff=to_seconds(retry.max_backoff) if retry.HasField("max_backoff") else default.max_backoff,
     )
-
-
-# From the contract's messages about weights to the core's, checking every rule on the way.
-
-MAX_PLAN_BYTES: Final = 2 * 1024 * 1024
-MAX_LOCATION: Final = 4096
-MAX_AT_ONCE: Final = 100_000
-MAX_CANARY_TOKENS: Final = 1024
-MAX_REASON: Final = 1024
-DEFAULT_TIMEOUT: Final = 600.0
-_MODES: Final = weights_pb2.UpdateMode.values()
-
-
-def decode_offer(
-    message: client_service_pb2.PublishPolicyVersionRequest,
-) -> tuple[WeightsOffer | None, References]:
-    """The weights of a publish, if it has any, and the stored payloads that they are in.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    if message.HasField("rollout"):
-        if message.source:
-            raise invalid("source", message.source, "must be empty where rollout is set")
-        return decode_plan(message.rollout)
-    if not message.source:
-        return None, []
-    plan = weights_pb2.RolloutPlan(source=weights_pb2.WeightSource(location=message.source))
-    return decode_plan(plan)
-
-
-def decode_plan(plan: weights_pb2.RolloutPlan) -> tuple[WeightsOffer, References]:
-    """A validated plan with its defaults filled in, and the stored payloads that it refers to.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    known("rollout.mode", plan.mode, _MODES)
-    within("rollout.at_once", plan.at_once, 0, MAX_AT_ONCE)
-    short_text("rollout.service", plan.service)
-    timeout = longer_than_zero("rollout.timeout", plan.timeout) if plan.HasField("timeout") else DEFAULT_TIMEOUT
-    references = _check_source(plan.source)
-    _check_canary(plan.canary)
-    ranks = plan.source.group.world_size - 1 if plan.source.HasField("group") else 0
-    expects_answer = bool(plan.canary.expected.token_ids)
-    if ranks and not expects_answer:
-        rule = "must be given with a group: all engines change at once, and none is there to compare them with"
-        raise invalid("rollout.canary.expected", "", rule)
-    full = weights_pb2.RolloutPlan()
-    full.CopyFrom(plan)
-    full.mode = plan.mode or weights_pb2.UPDATE_MODE_DRAIN
-    full.at_once = plan.at_once or 1
-    fill_duration(full.timeout, timeout)
-    encoded = full.SerializeToString(deterministic=True)
-    if len(encoded) > MAX_PLAN_BYTES:
-        raise invalid("rollout", f"{len(encoded)} bytes", f"must have at most {MAX_PLAN_BYTES} bytes")
-    offer = WeightsOffer(
-        service=plan.service,
-        at_once=full.at_once,
-        timeout=timeout,
-        plan=encoded,
-        expects_answer=expects_answer,
-        group_ranks=ranks,
-        payloads=frozenset(reference.sha256 for reference in references),
-    )
-    return offer, references
-
-
-def _check_source(source: weights_pb2.WeightSource) -> References:
-    match source.WhichOneof("source"):
-        case "location":
-            if not 0 < len(source.location) <= MAX_LOCATION or not source.location.isprintable():
-                rule = f"must have 1 to {MAX_LOCATION} printable characters"
-                raise invalid("rollout.source.location", source.location, rule)
-            return []
-        case "tensors":
-            return blob("rollout.source.tensors", source.tensors)
-        case "group":
-            _check_group(source.group)
-            return []
-        case _:
-            raise invalid("rollout.source", "", "must be one of location, tensors, group")
-
-
-def _check_group(group: weights_pb2.TransferGroup) -> None:
-    path = "rollout.source.group"
-    identifier(f"{path}.address", group.address)
-    within(f"{path}.port", group.port, 1, 65_535)
-    identifier(f"{path}.group_name", group.group_name)
-    within(f"{path}.world_size", group.world_size, 2, MAX_AT_ONCE)
-    identifier(f"{path}.backend", group.backend)
-    if not group.tensors:
-        raise invalid(f"{path}.tensors", "[]", "must name at least one tensor")
-    for index, tensor in enumerate(group.tensors):
-        identifier(f"{path}.tensors[{index}].name", tensor.name)
-        identifier(f"{path}.tensors[{index}].dtype", tensor.dtype)
-        if min(tensor.shape, default=0) < 0:
-            raise invalid(f"{path}.tensors[{index}].shape", list(tensor.shape), "must not be negative")
-
-
-def _check_canary(canary: weights_pb2.Canary) -> None:
-    path = "rollout.canary"
-    token_ids(f"{path}.prompt_token_ids", canary.prompt_token_ids, required=False)
-    few(f"{path}.prompt_token_ids", len(canary.prompt_token_ids), MAX_CANARY_TOKENS, "tokens")
-    expected = canary.expected
-    token_ids(f"{path}.expected.token_ids", expected.token_ids, required=False)
-    few(f"{path}.expected.token_ids", len(expected.token_ids), MAX_CANARY_TOKENS, "tokens")
-    if len(expected.log_probs) != len(expected.token_ids):
-        rule = f"must be as many as its token_ids, {len(expected.token_ids)}"
-        raise invalid(f"{path}.expected.log_probs", len(expected.log_probs), rule)
-    for index, log_prob in enumerate(expected.log_probs):
-        within(f"{path}.expected.log_probs[{index}]", log_prob, -1e9, 0.0)
-    if expected.token_ids and not canary.prompt_token_ids:
-        raise invalid(f"{path}.prompt_token_ids", "[]", "must be given where an answer is expected")
-
-
-def decode_told(path: str, message: manager_service_pb2.EngineWeights) -> WeightsTold | None:
-    """What a manager says of its engine's weights; None if it says nothing.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    known(f"{path}.weights.standing", message.standing, weights_pb2.WeightsStanding.values())
-    if not message.standing:
-        return None
-    return WeightsTold(
-        standing=WeightsStanding(message.standing),
-        version=int(within(f"{path}.weights.version", message.version, 0, 2**63 - 1)),
-        proved_by=_token(message.proved_by) if message.HasField("proved_by") else None,
-        updating=_token(message.updating) if message.HasField("updating") else None,
-        reason=message.reason[:MAX_REASON],
-        last_update=_decode_end(path, message.last_update) if message.HasField("last_update") else None,
-    )
-
-
-def _decode_end(path: str, report: manager_service_pb2.UpdateReport) -> UpdateEnd:
-    few(f"{path}.weights.last_update.canary", len(report.canary.token_ids), MAX_CANARY_TOKENS, "tokens")
-    return UpdateEnd(
-        update=_token(report.update),
-        failure=report.failure[:MAX_REASON],
-        warning=report.warning[:MAX_REASON],
-        exposed_s=within(f"{path}.weights.last_update.exposed_s", report.exposed_s, 0.0, MAX_SECONDS),
-        canary=report.canary.SerializeToString(deterministic=True) if report.canary.token_ids else b"",
-    )
-
-
-def _token(message: manager_service_pb2.FencingToken) -> Token:
-    return Token(message.epoch, message.sequence)

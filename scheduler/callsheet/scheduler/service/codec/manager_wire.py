@@ -1,18 +1,15 @@
-"""From a manager's messages to the core's events, and from the core's commands to its stream."""
+"""From a manager's messages to the core's events, checking every rule on the way."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
-from callsheet.scheduler.core.hosted.rollouts import RESTORE_TIMEOUT_S
-from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.cached_tokens import GeneratedTokens
 from callsheet.scheduler.core.words.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
 from callsheet.scheduler.core.words.peers import ManagerSession
-from callsheet.scheduler.core.words.plan import GrantPrediction
 from callsheet.scheduler.core.words.refusals import invalid
 from callsheet.scheduler.core.words.registration import (
     NodeDescription,
@@ -24,13 +21,11 @@ from callsheet.scheduler.core.words.registration import (
 )
 from callsheet.scheduler.service.codec.action_kinds import KIND_RULES
 from callsheet.scheduler.service.codec.costs import cost_of
-from callsheet.scheduler.service.codec.decode import MAX_REASON, decode_told
-from callsheet.scheduler.service.codec.rules import encode_traceparent, fill_duration
+from callsheet.scheduler.service.codec.decode_weights import MAX_REASON, decode_told
 from callsheet.timing import waits
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2, weights_pb2
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.names import MAX_ID
 from callsheet.v1.rules.fields import MAX_SECONDS, at_least, few, identifier, known, within
-from callsheet.wire.encoded_fields import embedded, tag
 
 # Levels of buckets are floats and must count single units.
 MAX_PER_SECOND = 1e9
@@ -58,7 +53,7 @@ _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
 
 
 def decode_registration(session: ManagerSession, message: manager_service_pb2.Registration) -> events.ManagerJoined:
-    """A validated registration.
+    """Returns a validated registration.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.
@@ -221,7 +216,7 @@ def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttem
 
 
 def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
-    """A reference to a sandbox.
+    """Returns a reference to a sandbox.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the id that is none.
@@ -235,7 +230,7 @@ def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
 
 
 def decode_item(manager_id: str, session: ManagerSession, item: manager_service_pb2.ManagerItem) -> events.Event:
-    """What a manager says on a session, as an event.
+    """Returns an item of a manager's session as an event.
 
     Raises:
         RefusedError: INVALID_ARGUMENT if the item is empty or does not belong here.
@@ -333,7 +328,7 @@ def _generated(result: outcome_pb2.GenerateResult) -> GeneratedTokens:
 
 
 def _seconds(value: float) -> float:
-    """A time that a manager measured or was told; what is no time counts as none."""
+    """Returns a time that a manager measured or got from others; 0 if the value is no time."""
     return value if math.isfinite(value) and value > 0.0 else 0.0
 
 
@@ -357,7 +352,7 @@ def _done(message: manager_service_pb2.AttemptEnded) -> outcome_pb2.Succeeded:
 
 
 def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
-    """SHA-256 of the stored payloads that a result refers to; what an attempt left unfinished included."""
+    """Returns the SHA-256 of the stored payloads that a result refers to, including a result that is partial."""
     succeeded = _done(message)
     rules = KIND_RULES.get(succeeded.WhichOneof("result") or "")
     blobs = rules.result_blobs(succeeded) if rules is not None else ()
@@ -366,91 +361,3 @@ def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
 
 def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> bytes | None:
     return message.partial.SerializeToString() if message.HasField("partial") else None
-
-
-# From the core's commands to the items of a manager's stream, encoded.
-
-_DISPATCH: Final = tag(manager_service_pb2.SchedulerItem.DISPATCH_FIELD_NUMBER)
-_GRANT: Final = tag(manager_service_pb2.Dispatch.GRANT_FIELD_NUMBER)
-_ACTION: Final = tag(manager_service_pb2.Dispatch.ACTION_FIELD_NUMBER)
-
-
-def encode_command(command: commands.ManagerCommand) -> bytes:
-    """The SchedulerItem that carries a command out."""
-    if type(command) is commands.Dispatch:
-        return _encode_dispatch(command)
-    item = manager_service_pb2.SchedulerItem()
-    match command:
-        case commands.ResizeAttempt():
-            _fill_token(item.resize.token, command.token)
-            item.resize.cores.extend(command.cores)
-            item.resize.resources.update(command.resources)
-        case commands.CancelAttempt():
-            _fill_token(item.cancel.token, command.token)
-            item.cancel.reason = command.reason
-        case commands.ReleaseSandbox(sandbox=ref):
-            sandbox = item.release_sandbox.sandbox
-            sandbox.job_id, sandbox.trajectory_id, sandbox.sandbox_id = ref.job_id, ref.trajectory_id, ref.sandbox_id
-        case commands.DrainManager():
-            item.drain.SetInParent()
-        case commands.UpdateWeights():
-            _fill_update(item.update_weights, command)
-        case commands.TellDemand():
-            demand = item.service_demand
-            demand.service, demand.waiting, demand.coming = command.service, command.waiting, command.coming
-        case _:
-            raise TypeError(f"{command!r} is no item of a manager's stream")
-    return item.SerializeToString()
-
-
-def _fill_token(message: manager_service_pb2.FencingToken, token: Token) -> None:
-    message.epoch, message.sequence = token
-
-
-def _fill_update(message: manager_service_pb2.UpdateWeights, command: commands.UpdateWeights) -> None:
-    _fill_token(message.update, command.update)
-    _fill_token(message.rollout, command.rollout)
-    message.service, message.version, message.rank = command.service, command.version, command.rank
-    if command.plan:
-        message.plan.ParseFromString(command.plan)
-    else:
-        message.plan.source.first.SetInParent()
-        message.plan.mode = weights_pb2.UPDATE_MODE_ABORT
-        fill_duration(message.plan.timeout, RESTORE_TIMEOUT_S)
-    if command.reference:
-        message.reference.ParseFromString(command.reference)
-
-
-def _encode_dispatch(command: commands.Dispatch) -> bytes:
-    request = command.request
-    grant = manager_service_pb2.Grant(body_hash=request.body_hash)
-    _fill_token(grant.token, command.token)
-    key = grant.key
-    key.job_id, key.action_id = request.key
-    # Every part of a message that is looked at costs an object: an action that asks for nothing has none of these.
-    if command.sandbox_id:
-        grant.sandbox_id = command.sandbox_id
-    if command.cores:
-        grant.cores.extend(command.cores)
-    if command.resources:
-        grant.resources.update(command.resources)
-    timeouts = (command.start_to_close, request.timeouts.heartbeat)
-    terms = _encode_terms(command.service, command.attempt, timeouts, command.prediction)
-    spec = request.spec.removesuffix(encode_traceparent(request.traceparent))
-    dispatch = embedded(_GRANT, terms + grant.SerializeToString()) + embedded(_ACTION, spec)
-    return embedded(_DISPATCH, dispatch)
-
-
-@lru_cache(maxsize=1024)
-def _encode_terms(
-    service: str, attempt: int, timeouts: tuple[float, float], prediction: GrantPrediction | None
-) -> bytes:
-    """The part of a Grant that many dispatches have in common; `timeouts` are start_to_close and heartbeat or 0."""
-    grant = manager_service_pb2.Grant(service=service, attempt=attempt)
-    start_to_close, heartbeat = timeouts
-    fill_duration(grant.start_to_close, start_to_close)
-    if heartbeat:
-        fill_duration(grant.heartbeat, heartbeat)
-    if prediction is not None:
-        grant.expected_use, grant.expected_execution_s = prediction.use, prediction.execution_s
-    return grant.SerializeToString()

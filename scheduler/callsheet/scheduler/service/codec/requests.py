@@ -1,8 +1,7 @@
-"""What clients ask for, as events of the core: the same for items of a stream and for unary rpcs."""
+"""From the requests of clients to the core's events, alike for items of a stream and for unary rpcs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -10,103 +9,16 @@ import anyio
 from callsheet.scheduler.access.identity import Identity, Scope, denied
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.engine_weights import PublishRight
-from callsheet.scheduler.core.words.model import ActionKey, Opened, TrajectoryEnd, TrajectoryResult
-from callsheet.scheduler.core.words.peers import BatchTaker, Watcher
+from callsheet.scheduler.core.words.model import ActionKey, Opened
+from callsheet.scheduler.core.words.peers import Watcher
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError, invalid
-from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_offer, decode_trajectory
-from callsheet.scheduler.service.codec.status_answers import from_wire
+from callsheet.scheduler.service.codec.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.codec.decode_buffer import decode_result_of
+from callsheet.scheduler.service.codec.decode_weights import decode_offer
+from callsheet.scheduler.service.codec.openings import from_wire
 from callsheet.scheduler.service.payloads.claims import Claim, References
-from callsheet.v1 import buffer_pb2, client_service_pb2, common_pb2, job_pb2, outcome_pb2
-from callsheet.v1.names import MAX_BATCH, MAX_INLINE_RESULT
-from callsheet.v1.rules.fields import at_least, blob, identifier, known, longer_than_zero, short_text, within
-
-# From the contract's messages about finished trajectories and batches to the core's, checking every rule.
-
-MAX_LEASE: Final = 24 * 3600.0
-DEFAULT_LEASE: Final = 600.0
-_SETTLEMENTS: Final = {
-    client_service_pb2.SETTLEMENT_UNSPECIFIED: events.Settlement.ACKNOWLEDGE,
-    client_service_pb2.SETTLEMENT_ACKNOWLEDGE: events.Settlement.ACKNOWLEDGE,
-    client_service_pb2.SETTLEMENT_GIVE_BACK: events.Settlement.GIVE_BACK,
-    client_service_pb2.SETTLEMENT_EXTEND: events.Settlement.EXTEND,
-}
-
-
-def decode_result(message: buffer_pb2.TrajectoryResult) -> tuple[TrajectoryResult, References]:
-    """A validated result, and the stored payload that it refers to.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    if not math.isfinite(message.reward):
-        raise invalid("result.reward", message.reward, "must be a finite number")
-    references: References = []
-    if message.HasField("payload"):
-        references = blob("result.payload", message.payload)
-        size = len(message.payload.inline)
-        if size > MAX_INLINE_RESULT:
-            rule = f"must have at most {MAX_INLINE_RESULT} bytes; put it first"
-            raise invalid("result.payload.inline", f"{size} bytes", rule)
-    payloads = tuple(each.sha256 for each in references)
-    encoded = message.SerializeToString(deterministic=True)
-    return TrajectoryResult(encoded, payloads, message.reward), references
-
-
-def decode_result_of(
-    message: client_service_pb2.CloseTrajectoryRequest, end: TrajectoryEnd
-) -> tuple[TrajectoryResult | None, References]:
-    """The result that a trajectory is closed with, if it has one.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    if not message.HasField("result"):
-        return None, []
-    if end is not TrajectoryEnd.COMPLETED:
-        raise invalid("result", "", f"must be unset for a trajectory that ends as {end.value}")
-    return decode_result(message.result)
-
-
-def decode_take(
-    message: client_service_pb2.TakeBatchRequest, reply_to: events.ReplyTo, taker: BatchTaker
-) -> events.BatchRequested:
-    """A request for a batch.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    lease = DEFAULT_LEASE
-    if message.HasField("lease"):
-        lease = within("lease", longer_than_zero("lease", message.lease), 0.0, MAX_LEASE)
-    at_least, at_most = message.at_least or 1, int(within("at_most", message.at_most or MAX_BATCH, 1, MAX_BATCH))
-    if not 1 <= at_least <= at_most:
-        raise invalid("at_least", at_least, f"must be between 1 and at_most, {at_most}")
-    return events.BatchRequested(
-        reply_to,
-        identifier("job_id", message.job_id),
-        identifier("batch_id", message.batch_id),
-        at_least,
-        at_most,
-        lease,
-        taker,
-    )
-
-
-def decode_settlement(message: client_service_pb2.SettleBatchRequest, reply_to: events.ReplyTo) -> events.BatchSettled:
-    """What a trainer wants with its batch.
-
-    Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
-    """
-    wanted = known("settlement", message.settlement, _SETTLEMENTS)
-    settlement = _SETTLEMENTS[client_service_pb2.Settlement.ValueType(wanted)]
-    return events.BatchSettled(
-        reply_to,
-        identifier("job_id", message.job_id),
-        identifier("batch_id", message.batch_id),
-        settlement,
-    )
-
+from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
+from callsheet.v1.rules.fields import at_least, identifier, known, short_text
 
 _OF_GATEWAYS: Final = frozenset({"cancel", "open_trajectory", "submit"})
 
@@ -117,13 +29,13 @@ def decode_request(
     watcher: Watcher | None,
     right: Callable[[], PublishRight | None] = lambda: None,
 ) -> tuple[events.Event, References]:
-    """The event of an item, and the stored payloads that must be there for it.
+    """Returns the event of an item, and the stored payloads that must be there for it.
 
     Args:
-        item: What is asked for.
-        reply_to: Who is answered.
-        watcher: Who wants the outcome of a submit.
-        right: Returns what the caller may publish weights for; None for all services.
+        item: The request.
+        reply_to: The peer that gets the answer.
+        watcher: The peer that gets the outcome of a submit.
+        right: Returns the services that the caller may publish weights for; None for all services.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
@@ -156,10 +68,10 @@ def decode_request(
 
 
 def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> None:
-    """Checks that a caller may touch the job of an item, and that a gateway does what it is for.
+    """Checks that a caller may touch the job of an item, and that a gateway asks only for generation.
 
     Raises:
-        RefusedError: PERMISSION_DENIED naming the job, or what a gateway may not do.
+        RefusedError: PERMISSION_DENIED naming the job, or the request that a gateway may not make.
     """
     name = item.WhichOneof("item")
     if name is None:
@@ -185,12 +97,12 @@ def _require_generation(item: client_service_pb2.ClientItem, name: str) -> None:
 
 
 def job_of_references(item: client_service_pb2.ClientItem) -> str:
-    """The job that the payloads of an item are kept for."""
+    """Returns the job that the payloads of an item are kept for."""
     return item.submit.job_id or item.publish_policy_version.job_id or item.close_trajectory.job_id
 
 
 def decode_key(key: common_pb2.ActionKey) -> ActionKey:
-    """A validated key.
+    """Returns a validated key.
 
     Raises:
         RefusedError: INVALID_ARGUMENT naming the field.

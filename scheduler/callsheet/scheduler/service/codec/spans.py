@@ -1,4 +1,4 @@
-"""From the record of a finished action to the spans that tell of it and of where its time went. No contents."""
+"""From the record of a finished action to spans of it and of the parts of its time, without contents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORTEST_NS: Final = 1000
 
 
 class SpanFacts(NamedTuple):
-    """A span; times in nanoseconds since the epoch. The `error` is stable words, and empty where it did not fail."""
+    """A span; times in nanoseconds since the epoch. The `error` has stable words, and is empty if nothing failed."""
 
     name: str
     start: int
@@ -71,10 +71,11 @@ def _error_of(outcome: outcome_pb2.Outcome) -> str:
 
 
 def _parts(timeline: outcome_pb2.Timeline) -> tuple[SpanFacts, ...]:
-    """Where its time went. A timeline has how long all was, and when the ends of it were: the order is as it must be.
+    """Returns the parts of an action's time. A timeline has their lengths and few times.
 
-    It is queued first, then waits for attempts before the last, and is queued again until the last dispatch. The last
-    attempt's execution ends with the action, and what it waited for comes just before. What is left is overhead.
+    The order is always the same. An action is queued first, then waits for attempts before the last, and is queued
+    again until the last dispatch. The last attempt's execution ends with the action, and its waits come just before.
+    The rest is overhead.
     """
     submitted, ended = timeline.submitted.ToNanoseconds(), timeline.ended.ToNanoseconds()
     queue, execution = round(timeline.queue_s * 1e9), round(timeline.execution_s * 1e9)

@@ -19,7 +19,7 @@ from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import check_valid, identify, reserved_services
 from callsheet.scheduler.core.words.engine_weights import PublishRight
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.rules import Context, abort, first_of
+from callsheet.scheduler.service.codec.refusal_status import Context, abort, first_of
 from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 
 _log = structlog.get_logger(__name__)
@@ -103,7 +103,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         return self._guarded(identity, handler, method)
 
     def _guarded(self, identity: Identity, handler: Any, method: str) -> Handler:
-        """A handler that looks at the token again, where a call may last."""
+        """Returns a handler that checks the token again if the call may last."""
         codecs = handler.request_deserializer, handler.response_serializer
         if handler.unary_stream is not None and inspect.isasyncgenfunction(handler.unary_stream):
             return grpc.unary_stream_rpc_method_handler(
@@ -191,7 +191,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         await abort(context, refusal)
 
     def _refusing(self, method: str, refusal: RefusedError, identity: Identity | None) -> Handler:
-        """A handler that answers with the refusal, and tells of it where the caller is known.
+        """Returns a handler that answers with the refusal, and reports it if the caller is known.
 
         It is one of a stream whatever the method is: for others gRPC would take in a whole request first, and whoever
         sends many by halves would have them all kept.

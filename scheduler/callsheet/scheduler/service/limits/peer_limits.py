@@ -20,7 +20,7 @@ from callsheet.scheduler.access.methods import OPEN_TO_ALL
 from callsheet.scheduler.core.state.quotas import TokenBucket
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.words.registration import QuotaDescription
-from callsheet.scheduler.service.codec.rules import Context, abort
+from callsheet.scheduler.service.codec.refusal_status import Context, abort
 from callsheet.scheduler.service.limits.guard import Handler, caller
 from callsheet.scheduler.service.limits.refusal_log import address_of
 from callsheet.scheduler.service.limits.settings import LimitSettings

@@ -14,10 +14,10 @@ from callsheet.scheduler.core.words.refusals import RefusalCode
 _log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 10.0
-"""After a line about a peer, its next refusals are counted for so long, and told with the line after that."""
+"""Seconds after a line about a peer in which its refusals are only counted; the next line has their number."""
 
 MAX_PEERS_TOLD: Final = 1_000
-"""Peers of which is remembered when a line told of them."""
+"""The most peers whose last line is remembered."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What all streams together leave unread: bounded, at the cost of whoever leaves the most."""
+"""Bounds the bytes that all streams together leave unread; the stream that leaves the most pays."""
 
 from __future__ import annotations
 

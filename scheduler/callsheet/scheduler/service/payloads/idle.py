@@ -32,7 +32,7 @@ _DEADLINE_S: Final = 600.0
 
 
 class IdlePayloads:
-    """Lets go of them now and then; see the module's docstring. `clock` tells seconds since the epoch."""
+    """Lets go of idle payloads now and then; see the module's docstring. `clock` returns seconds since the epoch."""
 
     def __init__(
         self, payloads: PayloadStore, claims: PayloadClaims, state: SchedulerState, clock: Callable[[], float]

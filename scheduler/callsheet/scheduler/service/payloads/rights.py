@@ -52,7 +52,7 @@ class PayloadRights:
         return any(sha256 in each.offer.payloads for name, each in self._state.rollouts.items() if name in services)
 
     def _may_learn_of_more(self, subject: str) -> bool:
-        """Returns whether a manager may run attempts that are not known to be its: it tells them when it registers.
+        """Returns whether a manager may run attempts that are not known to be its: it reports them when it registers.
 
         Those whose submits a restart lost are known once their clients have submitted them again.
         """

@@ -25,9 +25,10 @@ from callsheet.scheduler.planner.answers.what_if import ask_in_parts
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.audit import AuditTrail
-from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions, what_if_response
+from callsheet.scheduler.service.codec.admin_answers import what_if_response
+from callsheet.scheduler.service.codec.admin_explain import explanation_of, list_actions
+from callsheet.scheduler.service.codec.refusal_status import Context
 from callsheet.scheduler.service.codec.requests import UnaryReply
-from callsheet.scheduler.service.codec.rules import Context
 from callsheet.scheduler.service.codec.status_answers import job_status
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
@@ -81,7 +82,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def Explain(  # noqa: N802
         self, request: admin_service_pb2.ExplainRequest, context: Context
     ) -> admin_service_pb2.ExplainResponse:
-        """Why an action is where it is, and its whole story."""
+        """Returns why an action is in its state, and its whole story."""
         identity = caller()
         # A job may leave out that it asks for its own.
         if identity.scope is Scope.JOB and not request.key.job_id:
@@ -99,7 +100,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListActions(  # noqa: N802
         self, request: admin_service_pb2.ListActionsRequest, context: Context
     ) -> admin_service_pb2.ListActionsResponse:
-        """Why each open action of a job is where it is."""
+        """Returns why each open action of a job is in its state."""
         identity = caller()
         identity.require_job("job_id", request.job_id)
         state, now = self._loop.state, self._loop.clock.now()
@@ -109,7 +110,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListTrajectoryHistory(  # noqa: N802
         self, request: admin_service_pb2.ListTrajectoryHistoryRequest, context: Context
     ) -> admin_service_pb2.ListTrajectoryHistoryResponse:
-        """What became of a job's trajectories: read beside the loop, and completed on it, in turns."""
+        """Returns the history of a job's trajectories: read beside the loop, and completed on it, in turns."""
         caller().require_job("job_id", request.job_id)
         async with self._limits.question(peer_of(context)):
             read, clock = self._history.trajectories, self._loop.clock
@@ -120,7 +121,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListActionHistory(  # noqa: N802
         self, request: admin_service_pb2.ListActionHistoryRequest, context: Context
     ) -> admin_service_pb2.ListActionHistoryResponse:
-        """What became of a job's actions; likewise."""
+        """Returns the history of a job's actions, likewise."""
         identity = caller()
         identity.require_job("job_id", request.job_id)
         if request.contents and identity.scope is Scope.READ_ONLY:
@@ -134,7 +135,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListClosedJobs(  # noqa: N802
         self, request: admin_service_pb2.ListClosedJobsRequest, context: Context
     ) -> admin_service_pb2.ListClosedJobsResponse:
-        """What became of jobs: read beside the loop."""
+        """Returns the history of closed jobs: read beside the loop."""
         identity = caller()
         # A job may leave out that it asks for its own.
         if identity.scope is Scope.JOB and not request.job_id:
@@ -146,7 +147,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
     ) -> admin_service_pb2.DrainManagerResponse:
-        """Takes a manager out of service once its last sandbox has ended, or at a deadline; tells what would die."""
+        """Takes a manager out of service once its last sandbox has ended, or at a deadline; returns what would die."""
         deadline = at_least("deadline_s", request.deadline_s, 0.0) if request.HasField("deadline_s") else inf
         asked = {"manager": request.manager_id, **({"deadline_s": deadline} if deadline < inf else {})}
         told = None if request.dry_run else self._audit.of("drain", context.peer(), asked)
@@ -171,7 +172,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def WhatIf(  # noqa: N802
         self, request: admin_service_pb2.WhatIfRequest, context: Context
     ) -> admin_service_pb2.WhatIfResponse:
-        """What more nodes of a pool would do; the core is read in turns, and the answer found beside the loop."""
+        """Forecasts the effect of more nodes in a pool: reads the core in turns, and answers beside the loop."""
         state, now = self._loop.state, self._loop.clock.now()
         async with self._limits.question(peer_of(context)):
             async with self._limits.one_answer:
@@ -180,7 +181,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
 
 async def status_of(state: SchedulerState, started: float, now: float) -> admin_service_pb2.GetStatusResponse:
-    """Jobs, managers, nodes and counts of a scheduler that began at `started`; told in turns."""
+    """Returns jobs, managers, nodes and counts of a scheduler that began at `started`; they are read in turns."""
     response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
     fill_time(response.started, started)
     jobs, managers, nodes = response.jobs.append, response.managers.append, response.nodes.append

@@ -14,24 +14,17 @@ from callsheet.scheduler.core.state.buffer import LeasedBatch
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.service.audit import AuditTrail
+from callsheet.scheduler.service.codec.buffer_answers import batch_message, list_buffer
+from callsheet.scheduler.service.codec.decode_buffer import decode_settlement, decode_take
+from callsheet.scheduler.service.codec.listing import list_groups, list_jobs, list_trajectories
+from callsheet.scheduler.service.codec.openings import end_of, opening_of
+from callsheet.scheduler.service.codec.refusal_status import Context
 from callsheet.scheduler.service.codec.requests import (
     UnaryReply,
     decode_key,
     decode_request,
-    decode_settlement,
-    decode_take,
     job_of_references,
     require_job_of,
-)
-from callsheet.scheduler.service.codec.rules import Context
-from callsheet.scheduler.service.codec.status_answers import (
-    batch_message,
-    end_of,
-    list_buffer,
-    list_groups,
-    list_jobs,
-    list_trajectories,
-    opening_of,
 )
 from callsheet.scheduler.service.limits.guard import caller, check_caller, publish_right
 from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of

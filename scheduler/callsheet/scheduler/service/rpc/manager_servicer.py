@@ -11,7 +11,7 @@ from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import Token
 from callsheet.scheduler.core.words.refusals import RefusedError, invalid
 from callsheet.scheduler.service.codec.manager_wire import decode_item, decode_registration, references_of
-from callsheet.scheduler.service.codec.rules import Context, abort, first_of
+from callsheet.scheduler.service.codec.refusal_status import Context, abort, first_of
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.limits.unread import UnreadBytes
 from callsheet.scheduler.service.loop import CoreLoop

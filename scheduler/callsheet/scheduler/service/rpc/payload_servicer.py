@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
-from callsheet.scheduler.service.codec.rules import Context, abort
+from callsheet.scheduler.service.codec.refusal_status import Context, abort
 from callsheet.scheduler.service.limits.guard import caller
 from callsheet.scheduler.service.limits.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.payloads.claims import refusal_of

@@ -1,4 +1,4 @@
-"""What surrounds every rpc of ours: refusals become statuses, messages are counted, and sessions write bytes.
+"""Wraps every rpc of ours: refusals become statuses, messages are counted, and sessions write bytes.
 
 A request that is no message, for instance with text that is not UTF-8, is refused too: gRPC's own answer is UNKNOWN.
 """
@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import structlog
 from callsheet.scheduler.core.words.refusals import RefusedError, invalid
-from callsheet.scheduler.service.codec.rules import Context, abort, first_of
+from callsheet.scheduler.service.codec.refusal_status import Context, abort, first_of
 from callsheet.scheduler.service.limits.refusal_log import RefusalLog
 from google.protobuf.message import DecodeError
 

@@ -72,7 +72,7 @@ class CertificateFiles:
         return [(status.st_ino, status.st_mtime_ns) for status in (path.stat() for path in self._files())]
 
     def _problem(self) -> str | None:
-        """Why the files cannot be used together, if so; gRPC says only that it cannot listen."""
+        """Returns why the files cannot be used together, if so; gRPC reports only that it cannot listen."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # Without a password that is none, a key that has one would be asked for on the terminal.

@@ -1,4 +1,4 @@
-"""Refusals as gRPC statuses with one typed detail, and durations and spans as the contract has them."""
+"""Refusals as gRPC statuses with one typed detail."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 import grpc.aio
 from callsheet.scheduler.core.words.refusals import RefusedError
-from callsheet.v1 import action_pb2, common_pb2
+from callsheet.scheduler.service.codec.durations import to_duration
+from callsheet.v1 import common_pb2
 from callsheet.v1.google_rpc import status_pb2
-from callsheet.wire.encoded_fields import embedded, tag
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2
 
 E = TypeVar("E", bound=BaseException)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -18,7 +18,7 @@ _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def to_status(refusal: RefusedError) -> status_pb2.Status:
-    """A google.rpc.Status with one ErrorDetail."""
+    """Returns a google.rpc.Status with one ErrorDetail."""
     detail = common_pb2.ErrorDetail(
         field=refusal.field, value=refusal.value, rule=refusal.rule, forgotten=refusal.forgotten
     )
@@ -38,29 +38,6 @@ async def abort(context: Context, refusal: RefusedError) -> NoReturn:
 
 
 def first_of(group: BaseExceptionGroup[E]) -> E:
-    """The first exception of a group and of the groups in it."""
+    """Returns the first exception of a group and of the groups in it."""
     first = group.exceptions[0]
     return first_of(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def to_duration(seconds: float) -> duration_pb2.Duration:
-    """Seconds as a Duration."""
-    duration = duration_pb2.Duration()
-    fill_duration(duration, seconds)
-    return duration
-
-
-def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
-    """Sets an empty Duration from seconds."""
-    message.seconds = whole = int(seconds)
-    nanos = int((seconds - whole) * 1e9)
-    if nanos:
-        message.nanos = nanos
-
-
-_TRACEPARENT_TAG = tag(action_pb2.ActionSpec.TRACEPARENT_FIELD_NUMBER)
-
-
-def encode_traceparent(value: str) -> bytes:
-    """The end of an encoded ActionSpec: it is kept, and no manager is told, so that no older one refuses the action."""
-    return embedded(_TRACEPARENT_TAG, value.encode()) if value else b""
