@@ -52,7 +52,7 @@ class PolicyEngine(NamedTuple):
 
     @property
     def weights(self) -> EngineWeights:
-        """What is known of its weights."""
+        """The core's knowledge of the engine's weights."""
         return self.service.weights
 
 

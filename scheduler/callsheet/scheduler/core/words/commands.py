@@ -1,4 +1,4 @@
-"""What the core wants done.
+"""Commands of the core to the shell.
 
 The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
 `after_commit` waits until every record before it is committed. So does the dispatch of an action that may begin only
@@ -29,10 +29,10 @@ from callsheet.scheduler.core.words.registration import SandboxRef
 
 
 class CoreCommand:
-    """What the core wants done.
+    """A command of the core to the shell.
 
     Attributes:
-        after_commit: Whether it waits until every record before it is committed.
+        after_commit: Whether the command waits until every record before it is committed.
     """
 
     __slots__ = ()
