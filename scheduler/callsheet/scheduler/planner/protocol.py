@@ -1,4 +1,4 @@
-"""What a planner is."""
+"""Protocol of planners."""
 
 from __future__ import annotations
 
