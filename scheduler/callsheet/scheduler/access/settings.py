@@ -18,7 +18,7 @@ def _file(meaning: str, variable: str, default: str = "no TLS", *, exists: bool 
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """Who may call a scheduler, and how connections are kept private."""
+    """Settings that decide which callers a scheduler has, and how connections are kept private."""
 
     tls_cert: Annotated[
         Path | None, _file("The certificate, as PEM; it is read again when it has changed.", "CALLSHEET_SERVER_CERT")
