@@ -213,7 +213,7 @@ def _charges(booked: dict[str, int], use: float, pool: Pool, where: Place, rows:
 
 
 def _comes_in_widths(resource: str) -> bool:
-    """Returns whether a resource comes in a few small widths, so that its spread over nodes deserves rows of its own."""
+    """Returns whether a resource comes in a few small widths, so that its spread over nodes needs rows of its own."""
     return resource in {CPU, GPU}
 
 
