@@ -28,7 +28,7 @@ _LONGEST: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TopLook:
-    """What a scheduler told at one time, in seconds since the epoch; `waiting` has actions of all jobs."""
+    """A scheduler's answers at one time, in seconds since the epoch; `waiting` has actions of all jobs."""
 
     at: float
     status: SchedulerStatus

@@ -1,4 +1,4 @@
-"""What `callsheet up` shows of its stack, a line each on standard error."""
+"""Progress of `callsheet up` and its stack, a line each on standard error."""
 
 from __future__ import annotations
 
