@@ -19,7 +19,7 @@ TIE_VARIABLE: Final = "CALLSHEET_TIE_FD"
 
 
 class ParentLink:
-    """What a child holds of its parent; without a parent every method does nothing."""
+    """Link of a child process to its parent; without a parent every method does nothing."""
 
     def __init__(self, ready_descriptor: int | None) -> None:
         self._ready_descriptor = ready_descriptor

@@ -49,7 +49,7 @@ class SchedulerView(Protocol):
     """How the keeper sees its scheduler. Both raise UnreadableError where there is no answer."""
 
     async def look(self) -> SchedulerSeen:
-        """What it knows now."""
+        """Returns the scheduler's present knowledge of the fleet."""
 
     async def drain(self, manager_id: str, deadline_s: float | None) -> None:
         """Has a manager leave once its last sandbox ends, or at a deadline; no error if it is not registered."""
