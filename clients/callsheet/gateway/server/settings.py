@@ -12,7 +12,7 @@ from callsheet.options.declaration import AtLeast, Setting, check_least
 from callsheet.options.listening import HOST_NAMES, INSECURE
 
 DEFAULT_LISTEN = "127.0.0.1:7078"
-"""Where a gateway listens unless told otherwise: the port after the scheduler's."""
+"""Address at which a gateway listens by default: its port is the one after the scheduler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
