@@ -1,4 +1,4 @@
-"""What every server of HTTP is told about TLS, and whom it lets in without. Pure."""
+"""Options for TLS of every HTTP server, and the callers that a server admits without it. Pure."""
 
 from __future__ import annotations
 
