@@ -282,5 +282,5 @@ async def _closing(
 
 
 def _was_left_behind(record: EpisodeRecord) -> bool:
-    """Returns whether the repetition of a closed trajectory met work that never ran or was cancelled with it."""
+    """Returns whether a repeated trajectory had been closed before its work ran, or while it ran."""
     return record.failure is not None and record.failure.kind is FailureKind.CANCELLED

@@ -32,7 +32,7 @@ _DEFAULT_CONTEXT = "default"
 
 
 class AtEnd(Enum):
-    """What becomes of a sandbox when its time is over."""
+    """Fate of a sandbox when its time is over."""
 
     KILL = "kill"
     PAUSE = "pause"
@@ -90,7 +90,7 @@ class E2bSandbox:
 
     @contextmanager
     def until_end(self) -> Iterator[None]:
-        """What is done in the block is cancelled with the sandbox."""
+        """Cancels the work in the block if the sandbox ends."""
         with anyio.CancelScope() as scope:
             if self.ended:
                 scope.cancel()
