@@ -85,7 +85,7 @@ class PatientTurns:
     def _cheaper_soon(
         self, model: str, choice: PlaceChoice, waiting: Mapping[str, int], residency: Residency, now: float
     ) -> bool:
-        """Whether a much cheaper model than those that would give way now is about to be idle."""
+        """Returns whether a much cheaper model than those that would give way now is about to be idle."""
         soon = residency.choose(
             model, now, may_go=lambda name: waiting.get(name, 0) <= self.short_line, once_served=True
         )
