@@ -1,4 +1,4 @@
-"""What an SGLang server says of itself."""
+"""Facts that an SGLang server reports about itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SGLangServer(FoundServer):
 
     @property
     def modern(self) -> bool:
-        """Whether it is of the release that this driver is made for, or a later one."""
+        """Returns whether the server is of the release that this driver is made for, or a later one."""
         return self.version >= _WITH_SPANS
 
     @property
