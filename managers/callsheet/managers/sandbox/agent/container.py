@@ -1,4 +1,4 @@
-"""What the agent does itself in a container, where no bwrap did it: reaches its manager and installs the filter."""
+"""Tasks of the agent in a container, where no bwrap does them: reaches its manager and installs the filter."""
 
 from __future__ import annotations
 
