@@ -109,7 +109,7 @@ def typer_option(declared: DeclaredOption) -> Any:
 
 
 def _secret(setting: Setting) -> Callable[..., Any]:
-    """Says so where a secret stands on the command line."""
+    """Returns a callback that warns if a secret is on the command line."""
 
     def look(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
         source = context.get_parameter_source(parameter.name or "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from callsheet.client.admin_values import Explanation, SchedulerStatus
 
 _MOST_JOBS: Final = 20
-"""Whose oldest actions are asked for."""
+"""Most jobs of which the oldest actions are asked for."""
 _OLDEST_OF_JOB: Final = 5
 _LONGEST: Final = 10
 

@@ -50,7 +50,7 @@ class DashboardSettings:
         return is_loopback(self.listen)
 
     def exposure(self, *, asks_for_tokens: bool) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
+        """Describes the access that any caller of the address has; None if it has none.
 
         Args:
             asks_for_tokens: Whether the scheduler does; the dashboard lets in whom it lets in.

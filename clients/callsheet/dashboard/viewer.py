@@ -23,7 +23,7 @@ _MOST_FIELDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Whoever sent a request.
+    """Sender of a request.
 
     Attributes:
         source: What the viewer may ask.

@@ -45,7 +45,7 @@ class ParentLink:
         return cls(int(descriptor))
 
     def report_ready(self, **facts: str) -> None:
-        """Tells the parent, once, that this process serves; later calls do nothing."""
+        """Reports to the parent, once, that this process serves; later calls do nothing."""
         descriptor, self._ready_descriptor = self._ready_descriptor, None
         if descriptor is None:
             return

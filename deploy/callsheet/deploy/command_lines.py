@@ -130,7 +130,7 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
 def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...]:
     """Returns the address that sandboxes may ask to reach: the stack's gateway, for agents in them that have a key.
 
-    IPv6 has one address of the loopback, so that a gateway there could not tell sandboxes from the machine.
+    IPv6 has one address of the loopback, so a gateway there could not distinguish sandboxes from the machine.
     """
     host, _, port = (gateway or "").rpartition(":")
     if gateway is None or settings.sandbox.isolation is Isolation.NONE or host == "[::1]":

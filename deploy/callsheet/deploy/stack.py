@@ -186,7 +186,7 @@ class Stack:
         return self.settings.ready_timeout_s
 
     async def tell_of_long_starts(self, watcher: StackWatcher) -> None:
-        """Tells a watcher of what does not serve, until all has begun to."""
+        """Reports to a watcher the processes that do not serve yet, until all have served."""
         began, wait_s = anyio.current_time(), _LONG_START_S
         while True:
             await anyio.sleep_until(began + wait_s)

@@ -132,7 +132,7 @@ class GatewaySettings:
         self.exposure(asks_for_tokens=True)
 
     def exposure(self, *, asks_for_tokens: bool) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
+        """Describes the access that any caller of the address has; None if it has none.
 
         Args:
             asks_for_tokens: Whether the scheduler does; the gateway lets in whom it lets in.

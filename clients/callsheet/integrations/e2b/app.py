@@ -266,7 +266,7 @@ class RestEndpoints:
         return Response(status_code=204)
 
     async def set_timeout(self, request: Request) -> Response:
-        """Says how long a sandbox is to live. A paused one wakes, or is not found, as for requests of its own."""
+        """Sets how long a sandbox is to live. A paused one wakes, or is not found, as for requests of its own."""
         asked = await _body(request, SandboxTimeout)
         sandbox = self._find(request, awake=True)
         self._sandboxes.set_timeout(sandbox, asked.timeout)

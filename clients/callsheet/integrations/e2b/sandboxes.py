@@ -108,7 +108,7 @@ class E2bSandbox:
             scope.cancel()
 
     def lives_until(self, end_at: datetime) -> None:
-        """Says when it ends."""
+        """Sets the time at which it ends."""
         self.end_at = end_at
         self.lifetime.cancel()
 
@@ -183,7 +183,7 @@ class E2bSandboxes:
         return [each for each in self._sandboxes.values() if each.remote.fault is None]
 
     def set_timeout(self, sandbox: E2bSandbox, timeout_s: int | None, *, shortens: bool = True) -> None:
-        """Says how long a sandbox is to live from now on.
+        """Sets how long a sandbox is to live from now on.
 
         Args:
             sandbox: The sandbox.

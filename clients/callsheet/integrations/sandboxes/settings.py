@@ -86,7 +86,7 @@ class ServedFacade:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be above 0")
 
     def exposure(self) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
+        """Describes the access that any caller of the address has; None if it has none.
 
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.

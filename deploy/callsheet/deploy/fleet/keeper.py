@@ -234,7 +234,7 @@ class FleetKeeper:
             await in_thread(partial(self._provider.start, role, orders, within_s=within_s))
 
     async def _want(self) -> None:
-        """Tells the provider how many nodes are wanted, where that is news."""
+        """Reports to the provider how many nodes are wanted, if their number has changed."""
         wanted = {name: 0 if self._down_at is not None else each.target for name, each in self._scaling.items()}
         if wanted != self._wanted:
             await in_thread(self._provider.want, wanted, self._settings.roles)

@@ -49,7 +49,7 @@ def to_dial(listen: str, given: str, machine: ThisMachine, *, near: str = "") ->
 
 @dataclass(frozen=True, slots=True)
 class NodeOrders:
-    """Says what runs on a node.
+    """Makes the order for a node.
 
     Attributes:
         settings: The stack's.

@@ -41,7 +41,7 @@ class AccessSettings:
                 raise ValueError(f"{needed}: must be given with {given}")
 
     def check_listen(self, listen: str) -> str | None:
-        """Says what is open to whoever reaches an address; None if nothing is.
+        """Describes the access that any caller of an address has; None if it has none.
 
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.

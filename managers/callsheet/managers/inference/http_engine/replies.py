@@ -76,7 +76,7 @@ def version_of(label: object, start: int) -> int:
     """Returns the policy version that a server's word stands for.
 
     Args:
-        label: The word, such as "12", or "default" from a server whose weights nobody has replaced.
+        label: The word, such as "12", or "default" from a server with its first weights.
         start: The version of the weights that a server starts with; also of words that are none of Callsheet's.
     """
     text = str(label)

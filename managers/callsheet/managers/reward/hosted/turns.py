@@ -1,4 +1,4 @@
-"""Whose turn it is: which resident model runs its next batch, and which absent one is brought in meanwhile. Pure.
+"""Decides turns: which resident model runs its next batch, and which absent one is brought in meanwhile. Pure.
 
 To bring a model in evicts another, and what waits for that one has to bring it in again. So a model is served to the
 end of its line before it gives way (exhaustive service, as in polling systems with switch-over times). That alone would

@@ -1,6 +1,6 @@
 """Commands of the core to the shell.
 
-The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
+The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class sets
 `after_commit` waits until every record before it is committed. So does the dispatch of an action that may begin only
 once. All others are carried out at once if the scheduler has lately proved that it leads.
 """

@@ -115,7 +115,7 @@ class WeightsRollout:
 
     @property
     def service(self) -> str:
-        """Whose weights they are."""
+        """Name of the service that has the weights."""
         return self.offer.service
 
     @property

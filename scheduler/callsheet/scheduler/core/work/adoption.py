@@ -157,7 +157,7 @@ def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: flo
 
 
 def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, running: RunningAttempt) -> None:
-    """Says again what a broken stream may have swallowed."""
+    """Repeats messages that a broken stream may have swallowed."""
     if attempt.cancel_sent:
         state.emit(CancelAttempt(manager.session, attempt.token, "it was to be stopped before its stream broke"))
     cores = (*attempt.lent_cores, *attempt.cores)

@@ -195,7 +195,7 @@ class _Engines:
 
 
 class _Turn(NamedTuple):
-    """Whose turn it is: by priority, then those at home or late, then by what their job holds for its share."""
+    """Order of turns: by priority, then those at home or late, then by what their job holds for its share."""
 
     priority: int
     later: bool
@@ -411,10 +411,10 @@ class GenerationRound:
         return room
 
     def _may_take(self, action: Action, own: KvClaim | None = None) -> Callable[[Hashable, KvClaim], bool]:
-        """Whose places a generation may take, with a place of its own that became too small, or without one.
+        """Returns a test of the places that a generation may take, with a too small place of its own, or without one.
 
-        Those of lower classes, and with its own those of trajectories that began later. One that has waited for long
-        takes those of jobs with more generations for their share.
+        It may take places of lower classes, and with its own those of trajectories that began later. A generation that
+        has waited for long takes those of jobs with more generations for their share.
         """
         job, late = action.job, self._is_late(action)
 

@@ -33,7 +33,7 @@ class PreparedImage:
     releases: ExitStack = field(default_factory=ExitStack)
 
     def release(self) -> None:
-        """Says that the layers are not needed any more. Safe to call again."""
+        """Releases the layers, which are not needed any more. Safe to call again."""
         self.releases.close()
 
 
