@@ -107,7 +107,7 @@ def _whole(trajectory: admin_service_pb2.TrajectoryHistory, until: int) -> Slice
 
 
 def _parts(action: admin_service_pb2.ActionHistory, group_id: str, until: int) -> Iterator[Slice]:
-    """What an action waited until its first dispatch, and its last attempt."""
+    """Yields the slice in which an action waited for its first dispatch, and the slice of its last attempt."""
     kind, timeline = _name(action_pb2.ActionKind, action.kind), action.timeline
     name, args = f"{kind} {action.label}".rstrip(), _about(action, group_id)
     times = {

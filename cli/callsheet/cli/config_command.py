@@ -86,7 +86,7 @@ def _configured(context: Any, group: Any, values: Mapping[str, Any]) -> Iterator
 
 
 def _refusals(root: Any, words: Sequence[str]) -> list[str]:
-    """What settings that are right one by one break together."""
+    """Returns the rules that settings break together although each of them is right."""
     inner = _context_of(root, words)
     made = getattr(inner.command.callback, "made", None)
     try:

@@ -119,7 +119,7 @@ def _files(data_dir: Path) -> FleetFiles:
 
 
 def _note(files: FleetFiles, data_dir: Path) -> Mapping[str, Any]:
-    """What the keeper told last.
+    """Returns the newest note of the keeper.
 
     Raises:
         CommandError: No process keeps a fleet there.

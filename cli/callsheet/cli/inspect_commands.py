@@ -96,7 +96,10 @@ def what_if(
 
 
 async def _explained(admin: AdminClient, words: Sequence[str]) -> Explanation | OpenActions:
-    """What words name: an action of any job, of the job before one of its slashes, or else a job."""
+    """Returns the explanation of the action that words name, or of the job if they name no action.
+
+    A word may be the id of an action of any job, or a job's id, a slash and the action's id.
+    """
     from callsheet.client.errors import NotFoundError
 
     *job, action = words
@@ -276,7 +279,7 @@ def _print_explanation(found: Explanation) -> None:
 
 
 def holding(holder: Holder) -> str:
-    """Who holds what, for how long, and whether its client still lives, as a sentence."""
+    """Returns a sentence about a holder: its units, how long it has held them, and if its client still lives."""
     units = ", ".join(
         "1 slot" if (resource, count) == ("slots", 1.0) else f"{count:g} {resource}"
         for resource, count in sorted(holder.units.items())

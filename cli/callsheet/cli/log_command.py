@@ -112,7 +112,7 @@ def print_line(name: str, line: str, as_json: bool) -> None:
 
 
 def matches(line: str, ids: Sequence[str]) -> bool:
-    """Whether a line names all ids: as a value, or as a part of one such as "job/action"."""
+    """Returns whether a line names all ids, each as a value or as a part of one such as "job/action"."""
     if not ids:
         return True
     named: set[str] = set()

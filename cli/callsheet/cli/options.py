@@ -68,12 +68,12 @@ def options_of(**settings: type) -> Callable[[F], F]:
 
 
 def source_of(context: typer.Context, name: str) -> str:
-    """Where the value of an option comes from; empty for no option."""
+    """Returns the source of an option's value; empty for no option."""
     return getattr(context.get_parameter_source(name), "name", "")
 
 
 def _drop_outdone(context: typer.Context, values: dict[str, Any]) -> None:
-    """Of a secret and the file of a secret only that stays which the better source gives."""
+    """Keeps, of a secret and the file of that secret, only the one from the better source."""
     for file in [name for name in values if name.endswith("_file")]:
         pair = [name for name in (file.removesuffix("_file"), file) if values.get(name) is not None]
         best = min((_SOURCES.index(source_of(context, name)) for name in pair), default=0)
@@ -109,7 +109,7 @@ def typer_option(declared: DeclaredOption) -> Any:
 
 
 def _secret(setting: Setting) -> Callable[..., Any]:
-    """Says so where a secret stands on the command line."""
+    """Returns a callback that warns if a secret is on the command line."""
 
     def look(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
         source = context.get_parameter_source(parameter.name or "")

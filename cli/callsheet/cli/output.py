@@ -1,7 +1,7 @@
-"""What goes where: results to standard output, progress to standard error. All that commands say passes here.
+"""Prints the texts of all commands: results to standard output, progress to standard error.
 
-What others wrote, and that is most of it, gives the user's terminal no orders; files and pipes get the same text, as
-they may be shown later. `--json` has every text exactly, with escapes. Every error of a user is one clear line.
+Most of a text was written by others, so it can give the user's terminal no orders. Files and pipes get the same text
+because they may be shown later. `--json` has every text exactly, with escapes. Every error of a user is one clear line.
 """
 
 from __future__ import annotations

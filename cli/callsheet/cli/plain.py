@@ -12,7 +12,7 @@ from callsheet.client.words.outcomes import Outcome
 
 
 def outcome_name(outcome: Outcome[Any]) -> str:
-    """Which of the four outcomes it is, in lower case."""
+    """Returns the name of an outcome in lower case."""
     return type(outcome).__name__.lower()
 
 

@@ -1,4 +1,4 @@
-"""What commands ask of a scheduler, and how they answer."""
+"""Asks a scheduler the questions of commands, and prints its answers."""
 
 from __future__ import annotations
 

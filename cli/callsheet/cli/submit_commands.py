@@ -226,7 +226,7 @@ async def _job(client: Client, job_id: str) -> AsyncIterator[Job]:
 
 
 def _exit_code(outcome: Outcome[Any]) -> int | None:
-    """What a command exited with, as a shell tells it; None if there was none that ended."""
+    """Returns the exit code of a command as a shell gives it; None if no command ended."""
     from callsheet.client import CommandResult, RewardResult, Succeeded
 
     result = outcome.value if isinstance(outcome, Succeeded) else None

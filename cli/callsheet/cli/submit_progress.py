@@ -1,4 +1,4 @@
-"""What `callsheet submit` shows while it waits for an outcome, a line each on standard error."""
+"""Progress of `callsheet submit` while it waits for an outcome, a line each on standard error."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from callsheet.client.admin_values import Explanation, SchedulerStatus
 
 _MOST_JOBS: Final = 20
-"""Whose oldest actions are asked for."""
+"""Most jobs of which the oldest actions are asked for."""
 _OLDEST_OF_JOB: Final = 5
 _LONGEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TopLook:
-    """What a scheduler told at one time, in seconds since the epoch; `waiting` has actions of all jobs."""
+    """A scheduler's answers at one time, in seconds since the epoch; `waiting` has actions of all jobs."""
 
     at: float
     status: SchedulerStatus

@@ -69,7 +69,7 @@ def up(
 
 
 def note_isolation(settings: StackSettings) -> None:
-    """Says on standard error where nothing keeps commands in, or else what this machine does not keep them from."""
+    """Warns on standard error if nothing isolates commands, or else of limits that this machine does not enforce."""
     from callsheet.deploy.checks import isolation_shortfalls, isolation_warning
 
     if warning := isolation_warning(settings.sandbox.isolation):
@@ -79,7 +79,7 @@ def note_isolation(settings: StackSettings) -> None:
 
 
 def note_core_sharing(settings: StackSettings) -> None:
-    """Says on standard error where commands cannot be ranked, and what happens instead."""
+    """Warns on standard error if commands cannot be ranked, and names what happens instead."""
     from callsheet.deploy.checks import core_sharing_problem
 
     if problem := core_sharing_problem(settings):
@@ -144,7 +144,7 @@ def _own_options(settings: StackSettings) -> ClientOptions:
 def announce(
     settings: StackSettings, address: str, gateway: str | None, dashboard: str | None, *, as_json: bool
 ) -> None:
-    """Says that the scheduler serves, and which managers follow."""
+    """Prints that the scheduler serves, and which managers follow."""
     names = settings.managers
     if as_json:
         import json
@@ -160,7 +160,7 @@ def announce(
 
 
 def note_gateway(settings: StackSettings) -> None:
-    """Says on standard error why there is no gateway, where one could be expected."""
+    """Prints to standard error why there is no gateway, if a user could expect one."""
     from callsheet.deploy.gateway_process import why_no_gateway
 
     if cause := why_no_gateway(settings):
@@ -168,7 +168,7 @@ def note_gateway(settings: StackSettings) -> None:
 
 
 def show_access(settings: StackSettings) -> None:
-    """Says on standard error who may call."""
+    """Prints to standard error which callers the scheduler admits."""
     if settings.access.tokens is not None:
         from callsheet.deploy.tokens import token_path
 

@@ -1,4 +1,4 @@
-"""What `callsheet up` shows of its stack, a line each on standard error."""
+"""Progress of `callsheet up` and its stack, a line each on standard error."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class UpProgress:
 
 
 def registered_line(role: str, took_s: float, missing: Sequence[str]) -> str:
-    """Says that a manager is ready, and which ones are not."""
+    """Prints that a manager is ready, and which ones are not."""
     rest = f"waiting for {', '.join(missing)}" if missing else "all managers are ready"
     return f"{role} manager is ready after {took_s:.1f} s; {rest}"
 
 
 def still_waiting_line(role: str, waited_s: float, log: Path | None) -> str:
-    """Says that a process is late, with the last line that it logged, if any."""
+    """Prints that a process is late, with the last line that it logged, if any."""
     late = f"{role} does not serve yet after {waited_s:.0f} s"
     if log is None or not log.exists():
         return late
@@ -103,5 +103,5 @@ def still_waiting_line(role: str, waited_s: float, log: Path | None) -> str:
 
 
 def drain_line(attempts: int, left_s: float) -> str:
-    """Says what a drain waits for."""
+    """Prints the work for which a drain waits."""
     return f"waiting for {attempts} attempt{'s' if attempts != 1 else ''}, {max(left_s, 0.0):.0f} s left"

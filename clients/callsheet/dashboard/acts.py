@@ -1,4 +1,4 @@
-"""What changes something: cancel an action, close a job, drain a manager. Each is confirmed on a page of its own."""
+"""Acts that change something: cancel an action, close a job, drain a manager. Each has a page that confirms it."""
 
 from __future__ import annotations
 

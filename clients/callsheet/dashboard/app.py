@@ -67,10 +67,10 @@ class Dashboard:
         self._room = anyio.Semaphore(_MOST_AT_ONCE)
 
     async def viewer(self, request: Request, token: str | None) -> Viewer:
-        """Who has this token.
+        """Returns the viewer who has this token.
 
         Raises:
-            RefusedError: UNAUTHENTICATED: the scheduler does not know it.
+            RefusedError: UNAUTHENTICATED: the scheduler does not know the token.
             ConnectionLostError: The scheduler does not answer.
         """
         source = self._sources(token)
@@ -145,7 +145,7 @@ class Dashboard:
         return response
 
     async def broke(self, request: Request, error: Exception) -> Response:
-        """What no handler answered: a page that there is none of, or a request beyond a bound."""
+        """Answers a request that no handler answered: its page does not exist, or it is beyond a bound."""
         status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
         title = "Not found" if status == 404 else "Not answered"
         return self._error(request, None, title, detail or "It failed.", status)

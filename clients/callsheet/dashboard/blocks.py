@@ -1,4 +1,4 @@
-"""What a page is made of: plain values, which one template shows by the names of their classes."""
+"""Blocks of a page: plain values, which one template shows by the names of their classes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Gantt:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What the canvas draws."""
+        """Returns the data that the canvas draws."""
         return {
             "seconds": self.seconds,
             "lanes": [

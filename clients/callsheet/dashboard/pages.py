@@ -26,7 +26,7 @@ HEADERS: Final = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-"""Of each answer."""
+"""Headers of each answer."""
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Vary": "HX-Request, Cookie"}
 MENU: Final = (
     ("Stuck", "/stuck"),

@@ -12,7 +12,7 @@ from callsheet.options.declaration import AtLeast, Setting, check_least
 from callsheet.options.listening import HOST_NAMES, INSECURE, is_loopback
 
 DEFAULT_LISTEN = "127.0.0.1:7079"
-"""Where a dashboard listens unless told otherwise: the second port after the scheduler's."""
+"""Address at which a dashboard listens by default: its port is the second after the scheduler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class DashboardSettings:
 
     @property
     def is_for_this_machine(self) -> bool:
-        """Whether only processes of this machine reach it."""
+        """Returns whether only processes of this machine reach the dashboard."""
         return is_loopback(self.listen)
 
     def exposure(self, *, asks_for_tokens: bool) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
+        """Describes the access that any caller of the address has; None if it has none.
 
         Args:
             asks_for_tokens: Whether the scheduler does; the dashboard lets in whom it lets in.

@@ -1,4 +1,4 @@
-"""Where pages have their numbers from: a scheduler that runs, or the journal of one that does not."""
+"""Sources of the numbers on pages: a scheduler that runs, or the journal of one that does not."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _CLOSE_S: Final = 2.0
 
 
 class Source(Protocol):
-    """What pages ask. The methods are the rpcs of their names, with their messages.
+    """Questions that pages ask. The methods are the rpcs of their names, with their messages.
 
     All may raise RefusedError, and ConnectionLostError if there is no answer.
     """
 
     @property
     def last_alive(self) -> float | None:
-        """When the run was last alive, in seconds since 1970; None while it is."""
+        """Time when the run was last alive, in seconds since 1970; None while it is."""
 
     async def get_server_info(self) -> client_service_pb2.GetServerInfoResponse:
-        """Who the viewer is. Its scope is empty where no tokens are asked for."""
+        """Returns the viewer's identity. Its scope is empty if no tokens are asked for."""
 
     async def get_status(self, request: admin_service_pb2.GetStatusRequest, /) -> admin_service_pb2.GetStatusResponse:
         """Jobs, managers and nodes."""
@@ -68,7 +68,7 @@ class Source(Protocol):
         """Why an action is where it is."""
 
     async def what_if(self, request: admin_service_pb2.WhatIfRequest, /) -> admin_service_pb2.WhatIfResponse:
-        """What more nodes would do."""
+        """Returns the effects that more nodes would have."""
 
     async def list_closed_jobs(
         self, request: admin_service_pb2.ListClosedJobsRequest, /
@@ -126,7 +126,7 @@ class SchedulerConnection:
         self.answers = SharedAnswers(tasks, time.monotonic)
 
     def source(self, token: str | None) -> GrpcSource:
-        """What a viewer with this token, or with none, may ask."""
+        """Returns the source for a viewer with this token, or with none."""
         return GrpcSource(self, token)
 
     async def close(self) -> None:

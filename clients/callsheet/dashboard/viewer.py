@@ -1,4 +1,4 @@
-"""Who looks at a page: the token in the browser's cookie, and whether this request may act. Pure."""
+"""Viewer of a page: the token in the browser's cookie, and whether this request may act. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_FIELDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Whoever sent a request.
+    """Sender of a request.
 
     Attributes:
         source: What the viewer may ask.
@@ -48,34 +48,37 @@ class Viewer:
 
     @property
     def is_offered_acts(self) -> bool:
-        """Whether pages show what acts."""
+        """Returns whether pages show controls that act."""
         return self.why_no_acts is None and self.reads_contents
 
     @property
     def reads_contents(self) -> bool:
-        """Whether the scheduler shows what actions were given and what came of it."""
+        """Returns whether the scheduler shows the viewer the inputs and results of actions."""
         return not self.scope or self.scope in ACTING
 
     @property
     def refused_pages(self) -> tuple[str, ...]:
-        """Where nothing is shown, so that no page links there: to a job's token, and of a run without managers."""
+        """Returns the pages that show this viewer nothing, so that no page links to them.
+
+        The viewer has a job's token, or looks at a run without managers.
+        """
         is_over = self.source.last_alive is not None
         return ("/manager", "/what-if") if is_over or self.scope == JOB_SCOPE else ()
 
     @property
     def name(self) -> str:
-        """What the page says of the viewer."""
+        """Returns the viewer's name on the page."""
         return f"{self.scope} {self.subject}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a view is told.
+    """A request of a view.
 
     Attributes:
-        viewer: Who looks.
-        query: Of the page's address, or of a form.
-        now: When, in seconds since 1970; of a dead run when it was last alive.
+        viewer: The viewer of the page.
+        query: Fields of the page's address, or of a form.
+        now: The time of the request, in seconds since 1970; of a dead run the time when it was last alive.
     """
 
     viewer: Viewer
@@ -84,7 +87,7 @@ class Asked:
 
     @property
     def source(self) -> Source:
-        """What is asked."""
+        """Returns the source that the view asks."""
         return self.viewer.source
 
     def of(self, name: str) -> str:
@@ -120,7 +123,7 @@ def token_cookie(host: str) -> str:
 
 
 def is_local(peer: str) -> bool:
-    """Whether a connection comes from this machine, and from no sandbox on it."""
+    """Returns whether a connection comes from this machine, and from no sandbox on it."""
     address = plain_address(peer)
     return address is not None and address.is_loopback and not is_sandbox(peer)
 

@@ -1,4 +1,4 @@
-"""What a reply wants run in a sandbox, by a call of a tool or by a fenced block, and what it is told of it. Pure."""
+"""Reads the commands that a reply wants run in a sandbox, by tool calls or fenced blocks, and answers them. Pure."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class BadCall:
 
 
 Wanted: TypeAlias = Sequence[SandboxCommand | BadCall]
-"""What a reply wants, in order; nothing where it is done."""
+"""Commands that a reply wants, in order; none if the reply is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def submits(reply: Message) -> bool:
-    """Whether a reply calls `submit`."""
+    """Returns whether a reply calls `submit`."""
     return any(call.name == SUBMIT for call in calls_of(reply))
 
 
@@ -208,11 +208,12 @@ def call_message(name: str, arguments: Mapping[str, Any], call_id: str) -> Messa
 
 @dataclass(frozen=True, slots=True)
 class CommandReport:
-    """What came of a command.
+    """Report on a command.
 
     Attributes:
-        exit_code: Of the command, minus the signal that ended it if one did; None if it ran out of time or memory.
-        output: What it printed, or why it failed.
+        exit_code: The command's exit code, minus the signal that ended it if one did; None if it ran out of time or
+            memory.
+        output: The text that it printed, or the reason for its failure.
     """
 
     exit_code: int | None

@@ -1,4 +1,4 @@
-"""What an environment is to a policy, to a trainer and to an evaluation: three verbs over one trajectory.
+"""Protocol of an environment for policies, trainers and evaluations: three verbs over one trajectory.
 
 An environment never computes here. It submits actions of its trajectory, with their demands, and reads outcomes.
 """
@@ -15,11 +15,11 @@ from callsheet.gateway.chat import Message, Tool
 
 @dataclass(frozen=True, slots=True)
 class EpisodeTask:
-    """What one episode is about. It pickles, and a row of a trainer's dataset can hold it.
+    """Task of one episode. It pickles, and a row of a trainer's dataset can hold it.
 
     Attributes:
-        task_id: Unique in its task set, the same in every process.
-        data: What the task set needs to make the environment; JSON can hold it.
+        task_id: Its id, unique in its task set and the same in every process.
+        data: Data from which the task set makes the environment; JSON can hold it.
     """
 
     task_id: str
@@ -28,7 +28,7 @@ class EpisodeTask:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a policy is told first.
+    """First messages and tools for a policy.
 
     Attributes:
         messages: The conversation so far, at least one message; the last one is not the assistant's.
@@ -41,10 +41,10 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an environment answers to a reply.
+    """Answer of an environment to a reply.
 
     Attributes:
-        messages: What the policy is told; at least one unless the episode is done.
+        messages: Messages for the policy; at least one unless the episode is done.
         done: Whether the episode is over.
     """
 
@@ -54,12 +54,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeScore:
-    """What an episode was worth.
+    """Score of an episode.
 
     Attributes:
         value: The score; a finite number.
         components: Named parts of it, for logs.
-        said: The last lines that its tests printed, for people; empty for nothing.
+        said: The last lines that its tests printed, for people; empty if there are none.
     """
 
     value: float

@@ -102,7 +102,7 @@ _NO_LIMIT: Final = TimeLimit()
 
 
 class EpisodePhase(Enum):
-    """What an episode is at."""
+    """Phase of an episode."""
 
     RESET = "reset"
     REPLY = "reply"
@@ -113,13 +113,13 @@ class EpisodePhase(Enum):
 
 @dataclass(slots=True)
 class EpisodeSeconds:
-    """Where an episode's wall-clock seconds went.
+    """Wall-clock seconds of an episode, split by how they were spent.
 
     Attributes:
-        generate: Waiting for replies; all of a black-box agent's time.
-        environment: In reset and step.
-        reward: In the reward.
-        waiting: In queues of the scheduler, left out of the others. What the gateway waited for is in `generate`.
+        generate: Seconds of waiting for replies; all of a black-box agent's time.
+        environment: Seconds in reset and step.
+        reward: Seconds in the reward.
+        waiting: Seconds in queues of the scheduler, left out of the others. The gateway's waits are in `generate`.
     """
 
     generate: float = 0.0
@@ -169,11 +169,11 @@ class EpisodeRecord:
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether a failure says nothing of the model.
+        """Returns whether the failure shows nothing about the model.
 
-        It does not if it is the service's, if it came before the first reply was asked for, if it is a reset's, or if
-        the environment is at fault where the model replies or is scored. A sandbox that died under a command is the
-        exception.
+        It shows nothing if it is the service's, if it came before the first reply was asked for, if it is a reset's,
+        or if the environment is at fault while the model replies or is scored. A sandbox that died under a command is
+        the exception.
         """
         failure = self.failure
         if failure is None:
@@ -410,7 +410,10 @@ def _signs_in(reply: Message) -> frozenset[str]:
 
 
 def _is_of_replies(error: BadRequestError, record: EpisodeRecord) -> bool:
-    """Whether what is refused of a conversation may be what its model wrote: not where it names another's message."""
+    """Returns whether a refused part of a conversation may be the model's text.
+
+    It is not if the error names a message of another role.
+    """
     named = _MESSAGE.match(error.field)
     return record.turns > 0 and (named is None or record.messages[int(named[1])].get("role") == "assistant")
 

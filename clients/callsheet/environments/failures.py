@@ -70,12 +70,12 @@ class EpisodeFailure:
 
     @property
     def is_infra(self) -> bool:
-        """Whether the service failed, so that another trajectory may do better."""
+        """Returns whether the service failed, so that another trajectory may do better."""
         return self.kind is FailureKind.INFRA
 
     @property
     def end(self) -> TrajectoryEnd:
-        """How its trajectory is to be closed."""
+        """The end with which its trajectory is to be closed."""
         return TrajectoryEnd.LOST if self.is_infra else TrajectoryEnd.ABANDONED
 
     def throw(self) -> NoReturn:
@@ -120,11 +120,11 @@ def failure_of_outcome(outcome: Outcome[Any]) -> EpisodeFailure | None:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReward:
-    """What a trainer takes of an episode.
+    """Reward of an episode for a trainer.
 
     Attributes:
-        reward: The reward; None for an episode that is no sample: to be masked, dropped or replaced.
-        failure: Why it has no score of its own; None if it has one.
+        reward: The reward; None for an episode that is no sample, which the trainer masks, drops or replaces.
+        failure: The reason why it has no score of its own; None if it has one.
     """
 
     reward: float | None
@@ -132,16 +132,16 @@ class TrainerReward:
 
     @property
     def is_excluded(self) -> bool:
-        """Whether it is no sample."""
+        """Returns whether the episode is no sample."""
         return self.reward is None
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """What becomes of episodes without a score, by the job's setting.
+    """Rule for episodes without a score, by the job's setting.
 
     Attributes:
-        excluded: Kinds of failure that make no sample. INFRA is always one of them. An ENV failure of what scores is no
+        excluded: Kinds of failure that make no sample. INFRA is always one of them. An ENV failure of the scorer is no
             sample either, whatever the kinds are: a judge that gave no score, for instance.
         failed_reward: The reward of an episode that failed otherwise.
     """

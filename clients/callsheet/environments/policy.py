@@ -1,4 +1,4 @@
-"""Who replies in an episode.
+"""Policies, which reply in an episode.
 
 `TokenPolicy` samples with the exact tokens that a trainer needs. `GatewayPolicy` asks the gateway for chat completions,
 as any agent does, and needs no tokenizer here.
@@ -217,7 +217,7 @@ def _moved(span: PolicyVersionSpan, by: int) -> GeneratedSpan:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySampling:
-    """What is forced on each call of a trajectory; None leaves it to the model.
+    """Sampling that is forced on each call of a trajectory; None leaves a field to the model.
 
     Attributes:
         temperature: At least 0.
@@ -308,13 +308,13 @@ class GatewayPolicy:
 
 @dataclass(frozen=True, slots=True)
 class GatewayAnswer:
-    """What a gateway answered to a call.
+    """Answer of a gateway to a call.
 
     Attributes:
-        status: Of HTTP; 503 where there was no answer.
-        body: Its JSON.
+        status: HTTP status; 503 if there was no answer.
+        body: JSON of the answer.
         failure: The failure that it names, as "KIND/reason"; empty if it names none.
-        retry_after_s: When it is to be tried again; None if it does not say.
+        retry_after_s: Seconds until the call is to be tried again; None if the gateway does not name them.
     """
 
     status: int
@@ -324,7 +324,7 @@ class GatewayAnswer:
 
     @property
     def may_go_well_next_time(self) -> bool:
-        """Whether a retry is worth its time: only what is the service's or a quota's, not a failure of the action."""
+        """Returns whether a retry is worth its time: only if the service or a quota failed, and not the action."""
         own = ("INFRA/", "QUOTA/")
         return self.status in _TRY_AGAIN and (not self.failure or self.failure.startswith(own))
 

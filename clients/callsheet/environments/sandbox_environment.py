@@ -44,25 +44,25 @@ _SAID_LETTERS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class SandboxWorld:
-    """What an episode in a sandbox consists of.
+    """Parts of an episode in a sandbox.
 
     Attributes:
-        name: What it is about, the same for episodes that start from the same state; actions have it as their `task`.
+        name: Its subject, the same for episodes that start from the same state; actions have it as their `task`.
         family: The sort of world; labels of actions begin with it.
-        messages: What the policy is told first; what the set-up printed is added, unless that is nothing.
-        files: What its sandbox starts with.
-        set_up: What is run there first.
+        messages: The policy's first messages; the output of the set-up is added unless it is empty.
+        files: Files with which its sandbox starts.
+        set_up: The command that runs there first.
         reward: The test run that scores it.
         reward_files: Pristine files for that run; best in a directory that the policy cannot know.
-        reward_demand: What that run needs where `SandboxDemands` says nothing.
-        where: Where it runs: in a copy of the sandbox's files, with nothing of the policy's running, or beside them.
-        tests: How many tests there are; 0 counts those of the same run on the state after reset.
-        background: In the sandbox itself, what becomes of processes there; None for the manager's default.
+        reward_demand: Demand of that run if `SandboxDemands` gives none.
+        where: The place of that run: a copy of the sandbox's files without the policy's processes, or beside them.
+        tests: The number of tests; 0 counts those of the same run on the state after reset.
+        background: The treatment of processes in the sandbox itself; None for the manager's default.
         image: The sandbox's root file system; empty takes the manager's.
-        tools: What the policy may call.
-        wanted: What a reply wants run.
-        is_over: Whether a command's output says that the episode is over.
-        defaults: What the sandbox's commands take where they say nothing themselves.
+        tools: Tools that the policy may call.
+        wanted: Finds the commands that a reply wants run.
+        is_over: Decides if a command's output ends the episode.
+        defaults: Values for the sandbox's commands if they give none themselves.
         network: Places that the sandbox may reach, as "host:port"; see `EnvReset.network`.
     """
 
@@ -87,11 +87,11 @@ class SandboxWorld:
 
 @dataclass(frozen=True, slots=True)
 class SandboxDemands:
-    """What the actions need; None takes each kind's default.
+    """Demands of the actions; None takes each kind's default.
 
     Attributes:
-        reset: Of env_reset.
-        step: Of env_step and of the reward.
+        reset: The demand of env_reset.
+        step: The demand of env_step and of the reward.
     """
 
     reset: Demand | None = None

@@ -81,11 +81,11 @@ class SeatSettings:
 
 @dataclass(slots=True)
 class FilledSeat:
-    """What became of a seat.
+    """Result of a seat.
 
     Attributes:
         record: The record of its last trajectory.
-        replaced: How many before it were lost to INFRA failures.
+        replaced: Number of trajectories before it that were lost to INFRA failures.
         repeated: Whether the record was found again, from before a restart.
     """
 
@@ -222,12 +222,15 @@ async def fill_seat(
 
 
 def _left_its_seat(trajectory: Trajectory, record: EpisodeRecord) -> bool:
-    """Whether another may take the seat: not where the group had its quorum before the failure was told."""
+    """Returns whether another trajectory may take the seat; it may not if the group already had its quorum."""
     return record.failure is not None and record.failure.is_infra and trajectory.end is TrajectoryEnd.LOST
 
 
 def _group_of(job: Job, seat: Seat, left_behind: int, settings: SeatSettings) -> Group:
-    """A seat's group. Those that were left behind keep their seats of a group, so that others need a new one."""
+    """Returns a seat's group.
+
+    Trajectories that were left behind keep their seats of a group, so that others need a new one.
+    """
     return job.group(
         trajectory_name(seat.group_id, left_behind),
         size=seat.group_size + settings.spare,
@@ -279,5 +282,5 @@ async def _closing(
 
 
 def _was_left_behind(record: EpisodeRecord) -> bool:
-    """Whether the repetition of a closed trajectory came to what never ran, or was cancelled as it was closed."""
+    """Returns whether a repeated trajectory had been closed before its work ran, or while it ran."""
     return record.failure is not None and record.failure.kind is FailureKind.CANCELLED

@@ -33,12 +33,12 @@ class ResultsFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What all results of one evaluation have in common.
+    """Values that all results of one evaluation share.
 
     Attributes:
         environment: The task set's name.
         options: The task set's options.
-        replies: Who replied, and how: `EvaluationSettings.replies`.
+        replies: The policy and its settings: `EvaluationSettings.replies`.
     """
 
     environment: str
@@ -54,15 +54,15 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What became of one trial. It is one line of the results file.
+    """Result of one trial. It is one line of the results file.
 
     Attributes:
         task: The task's id.
         trial: Its number, from 0.
         environment: The task set's name.
         options: The task set's options.
-        replies: Who replied, and how: `EvaluationSettings.replies`.
-        status: "scored", or "failed" where the model failed; else the failure says nothing of the model, and this is
+        replies: The policy and its settings: `EvaluationSettings.replies`.
+        status: "scored", or "failed" if the model failed; else the failure shows nothing about the model, and this is
             its kind in lower case: "infra" for the service, "env" for the task.
         score: The score; None unless it was scored.
         components: Named parts of the score.
@@ -71,11 +71,11 @@ class TrialResult:
         end: How the episode ended.
         turns: Replies.
         cut_replies: 1 if a limit of tokens cut the last reply.
-        seconds: Where the last trajectory's wall-clock time went.
+        seconds: Wall-clock time of the last trajectory.
         trajectory: The last trajectory's id.
-        lost: Why earlier trajectories of the trial were lost, as "KIND reason: message".
-        messages: The conversation as far as it went. It is in the file alone.
-        task_digest: Tells whether the task of this id is still the same.
+        lost: Reasons why earlier trajectories of the trial were lost, as "KIND reason: message".
+        messages: The conversation as far as it went. It is only in the file.
+        task_digest: Digest that shows if the task of this id is still the same.
     """
 
     task: str
@@ -99,12 +99,12 @@ class TrialResult:
 
     @property
     def key(self) -> TrialKey:
-        """Which trial it is."""
+        """Returns the key of the trial."""
         return self.task, self.trial
 
     @property
     def is_excluded(self) -> bool:
-        """Whether it says nothing of the model: neither a score nor a failure of its own."""
+        """Returns whether the trial shows nothing about the model: it has no score, and the model did not fail."""
         return self.status not in (SCORED, FAILED)
 
 

@@ -110,7 +110,7 @@ def missing_trials(tasks: Sequence[EpisodeTask], trials: int, found: Sequence[Tr
 
 
 def concerns_one_task(refusal: RefusedError) -> bool:
-    """Whether no manager has what this task asks for, so that other tasks may be served all the same. Pure."""
+    """Returns whether a refusal is for one task's own demands, so that other tasks may be served. Pure."""
     return refusal.field.partition(".")[0] in _TASKS_OWN
 
 

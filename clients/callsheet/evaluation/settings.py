@@ -24,7 +24,7 @@ def _name_and_value(option: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """What to evaluate, and how. Times are seconds.
+    """Settings of an evaluation: its tasks, and how they run. Times are seconds.
 
     Attributes:
         retry_pause_s: The longest pause before a lost trajectory is tried again.
@@ -121,7 +121,7 @@ class EvaluationSettings:
 
     @property
     def replies(self) -> dict[str, str | int | float]:
-        """Who replies, and how: what results of one file have in common. Defaults are left out."""
+        """Returns the settings of the policy that replies, which results of one file share. Defaults are left out."""
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.name in _REPLIES}
         defaults = {each.name: each.default for each in fields(self)}
         return {

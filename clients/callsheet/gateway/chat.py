@@ -68,7 +68,7 @@ class ToolForm:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a caller asks for, whatever the dialect.
+    """A caller's request, whatever the dialect.
 
     Attributes:
         messages: The conversation so far, oldest first.
@@ -79,10 +79,10 @@ class ChatRequest:
         stream: Whether the answer is a stream of events.
         stream_usage: Whether a stream ends with the usage.
         template_arguments: Arguments of the chat template, such as `enable_thinking`.
-        prompt: A text or token ids to go on from, in place of messages; None where there are messages. The reply's
+        prompt: A text or token ids to go on from, instead of messages; None if there are messages. The reply's
             content is then all its text: neither reasoning nor calls of tools are taken out of it.
-        tool_forms: By the names of `tools`, those that the dialect speaks of in another way. Only dialects read it.
-        extras: What a dialect needs to know again when it answers. Only dialects read it.
+        tool_forms: By the names of `tools`, those that the dialect writes in another way. Only dialects read it.
+        extras: Values that a dialect needs again for its answer. Only dialects read it.
     """
 
     messages: Sequence[Message]
@@ -117,14 +117,14 @@ class ReplyToken:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What the model answered, whatever the dialect.
+    """The model's answer, whatever the dialect.
 
     Attributes:
         call_id: Id of the call, unique in the gateway.
-        created_s: When it was asked, in seconds since 1970.
+        created_s: Time of the request, in seconds since 1970.
         model: The model's name, as the caller gave it.
         message: The assistant's message.
-        end: Why it ended.
+        end: The reason for which the reply ended.
         prompt_tokens: Tokens of the prompt.
         completion_tokens: Tokens that were sampled.
         cached_tokens: Tokens of the prompt that the engine had in its cache.

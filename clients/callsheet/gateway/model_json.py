@@ -28,7 +28,10 @@ def read_json(text: str) -> object:
 
 
 def has_too_many_parts(text: str) -> bool:
-    """Whether a text may have more objects and arrays than MAX_PARTS. With many, garbage is collected all the time."""
+    """Returns whether a text may have more objects and arrays than MAX_PARTS.
+
+    So many would trigger garbage collection all the time.
+    """
     return text.count("[") + text.count("{") > MAX_PARTS
 
 

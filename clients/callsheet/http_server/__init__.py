@@ -1,1 +1,1 @@
-"""What our HTTP servers have in common: where they listen, TLS that follows its files, bounded requests."""
+"""Common parts of our HTTP servers: their addresses, TLS that follows its files, and bounded requests."""

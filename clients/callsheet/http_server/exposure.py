@@ -1,4 +1,4 @@
-"""What every server of HTTP is told about TLS, and whom it lets in without. Pure."""
+"""Options for TLS of every HTTP server, and the callers that a server admits without it. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def certificate_key(variable: str) -> Setting:
 def exposure_of(
     listen: str, cert: Path | None, key: Path | None, lacks: Mapping[str, str], *, insecure: bool, opens: str
 ) -> str | None:
-    """Says what is open to whoever reaches a server's address; None if nothing is.
+    """Describes the access that any caller of a server's address has; None if it has none.
 
     Args:
         listen: The address.

@@ -12,9 +12,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 T = TypeVar("T")
 MAX_HEAD_BYTES: Final = 1 << 16
-"""Of a request's line and headers, or of what is between the parts of its body."""
+"""Most bytes of a request's line and headers, or of the text between the parts of its body."""
 HEAD_S: Final = 20.0
-"""In which a head must come: from the connection, or from its own first byte."""
+"""Seconds within which a head must come, from the connection or from its own first byte."""
 # So many bytes beside a body may come with each of its bytes: parts of one byte each are within it.
 _MOST_PER_BYTE: Final = 8
 _CONNECTION: Final = "callsheet.connection"

@@ -64,12 +64,12 @@ cat >"$1" || exit {errno.EIO}
 _EXITS: Final = (errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.EACCES)
 _WORDS: Final = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
 PART_BYTES: Final = 8 << 20
-"""Of a file that one step reads."""
+"""Bytes of a file that one step reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BorrowedSandboxSettings:
-    """What a sandbox is to be, and what its commands take.
+    """Settings of a sandbox and of its commands.
 
     Attributes:
         image: Its root file system; empty takes the manager's own.
@@ -79,13 +79,13 @@ class BorrowedSandboxSettings:
         command_s: The most seconds of a command; None takes the server's default.
         program_s: The most seconds of an agent's main program.
         max_output_bytes: Bytes of stdout and of stderr to keep, each.
-        build: A Dockerfile that the image is built of, in place of `image`.
-        making_s: The most seconds of making the sandbox; None takes the server's default.
+        build: A Dockerfile from which the image is built, instead of `image`.
+        making_s: The most seconds to make the sandbox; None takes the server's default.
         memory_mib: Memory of the sandbox, files included; None takes the server's default.
         memory: "guaranteed" keeps all of it for the sandbox as long as it lives.
-        disk_mib: Room for files; None takes the server's default.
-        working_directory: Where relative paths begin; empty takes the sandbox's own.
-        user: Whom its commands run as; empty takes the sandbox's own.
+        disk_mib: Disk space for files; None takes the server's default.
+        working_directory: Directory from which relative paths begin; empty takes the sandbox's own.
+        user: User as whom its commands run; empty takes the sandbox's own.
     """
 
     image: str = ""

@@ -42,7 +42,7 @@ _PACK: Final = 'tar -c -f "$2" -C "$1" .'
 
 
 class CallsheetOptions(EnvironmentOptions):
-    """What `--ek NAME=VALUE` may say."""
+    """Options that `--ek NAME=VALUE` may set."""
 
     scheduler: str = Field(default="", description="Its address, host:port; empty takes CALLSHEET_SCHEDULER.")
     job: str = Field(default=_JOB, description="The job of all sandboxes; by default one of this process alone.")
@@ -63,7 +63,7 @@ class CallsheetEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """What it has beyond files and commands: a network that reaches nothing, or what is named."""
+        """Returns its abilities beyond files and commands: a network that reaches nothing, or only named hosts."""
         return EnvironmentCapabilities(
             disable_internet=True,
             network_allowlist=True,

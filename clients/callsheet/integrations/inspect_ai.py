@@ -35,16 +35,16 @@ _CLOSING_S: Final = 30.0
 
 
 class CallsheetSandbox(BaseModel, frozen=True, extra="forbid"):
-    """What a sandbox is to be: `SandboxEnvironmentSpec("callsheet", CallsheetSandbox(image="python:3.12"))`.
+    """Settings of a sandbox: `SandboxEnvironmentSpec("callsheet", CallsheetSandbox(image="python:3.12"))`.
 
     Attributes:
         image: Its root file system; empty takes the manager's own.
         cpu: Cores of each command, while it runs.
         memory_mib: Its memory, files included; None takes the server's default.
-        disk_mib: Room for files; None takes the server's default.
+        disk_mib: Disk space for files; None takes the server's default.
         network: Destinations that it may reach, "host:port"; none by default.
-        working_directory: Where relative paths begin; empty takes the image's, or the manager's.
-        user: Whom its commands run as; empty takes the image's.
+        working_directory: Directory from which relative paths begin; empty takes the image's, or the manager's.
+        user: User as whom its commands run; empty takes the image's.
         scheduler: The scheduler's address, "host:port"; empty takes CALLSHEET_SCHEDULER.
         job: The job of the sandboxes. `inspect sandbox cleanup callsheet` closes "inspect".
     """

@@ -21,7 +21,7 @@ def sandbox_source(job_id: str, trajectory_id: str) -> str:
 
 
 def is_sandbox(host: str) -> bool:
-    """Whether a peer's address is that of sandboxes, also as a server that listens on IPv6 sees it."""
+    """Returns whether a peer's address is that of sandboxes, in its IPv4 form or as an IPv6 server sees it."""
     address = plain_address(host)
     return address is not None and address in SANDBOX_SOURCES
 

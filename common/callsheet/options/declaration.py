@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRule:
-    """What a path must be, by default a directory where there is something; `resolve` makes it absolute."""
+    """Rule for a path, by default that it is a directory if it exists; `resolve` makes it absolute."""
 
     exists: bool = False
     file: bool = False
@@ -63,7 +63,7 @@ class Setting:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether the text of a secret option is one: a URL is only with a password in it."""
+    """Returns whether the text of a secret option is secret: a URL is one only with a password in it."""
     _, separator, rest = text.partition("://")
     user = rest.partition("/")[0].rpartition("@")[0]
     return not separator or ":" in user or "password=" in rest
@@ -144,7 +144,7 @@ class DeclaredOption:
             raise ValueError(f"{self.name}: {error}") from error
 
     def read(self, text: str) -> object:
-        """What a text stands for, where no command line has read it.
+        """Returns the value that a text stands for if no command line has read it.
 
         Raises:
             ValueError: It does not stand for a value of the option's type.

@@ -1,4 +1,4 @@
-"""What an action waits for after its dispatch, as managers, outcomes, summaries and metrics name it."""
+"""Causes for which an action waits after its dispatch, as managers, outcomes, summaries and metrics name them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 SHORTEST_WAIT_S: Final = 0.001
-"""What is shorter is no wait: it counts where it happened."""
+"""Shortest time that counts as a wait; less counts as a part of the step in which it happened."""
 
 
 class Cause(Enum):
@@ -18,13 +18,13 @@ class Cause(Enum):
         IMAGE: Its image: pulled, built or unpacked.
         SET_UP: The same set-up, which another reset runs.
         REFERENCE: The same reward on the state after reset.
-        SANDBOX: Its sandbox, which another action has; or the making of sandboxes, which has failed of late.
+        SANDBOX: Its sandbox, which another action has; or the making of sandboxes, which has failed lately.
         ENGINE: The engine: its load, proved weights, a place in its batch.
         MODEL: Its reward model's turn, the load or restore of its weights included.
         QUOTA: Units of a quota of an outside API, or the end of a wait that its provider asked for.
-        ATTEMPTS: Attempts before the last one, and one whose manager told no end.
+        ATTEMPTS: Attempts before the last one, and one whose end its manager did not report.
         SCHEDULER: The scheduler, which was started again.
-        OTHER: A cause that is newer than the code that tells it.
+        OTHER: A cause that is newer than the code that reports it.
     """
 
     CORES = "cores"

@@ -1,4 +1,4 @@
-"""What sandboxes can do on this machine, and the user's own model, told before a stack starts. Loads nothing heavy."""
+"""Checks before a stack starts what sandboxes can do on this machine, and the user's own model. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def not_enforced(capabilities: Mapping[str, str]) -> list[str]:
 
 
 def has_sandboxes(settings: StackSettings) -> bool:
-    """Whether a manager of the stack makes sandboxes, which its kind shows by the option for their isolation."""
+    """Returns whether a manager of the stack makes sandboxes: its kind has the option for their isolation."""
     kinds = map(MANAGER_KINDS.get, settings.managers)
     return any(option.name == "isolation" for kind in kinds for option in declared_options(kind.settings))
 
 
 def group_note(isolation: Isolation | None) -> str:
-    """Sees to it that what this process starts has control groups; returns what users are told of that, if anything.
+    """Gives the processes that this one starts control groups; returns a note for users, empty if none is needed.
 
     Call it before anything is started or probed. The groups of containers are the engine's; an operator names others.
     """
@@ -62,12 +62,12 @@ def core_sharing_problem(settings: StackSettings) -> str:
 
 
 def isolation_warning(isolation: Isolation) -> str | None:
-    """What users are told where nothing keeps commands in; None elsewhere."""
+    """Returns a warning for users if nothing isolates commands; else None."""
     return NOT_ISOLATED if isolation is Isolation.NONE else None
 
 
 def isolation_shortfalls(isolation: Isolation) -> str:
-    """What sandboxes are not held to on this machine, as a list in words; empty where that is not known before."""
+    """Returns the limits to which this machine does not hold sandboxes, in words; empty if that is not known before."""
     return ", ".join(not_enforced(_probed().capabilities)) if isolation is Isolation.BUBBLEWRAP else ""
 
 

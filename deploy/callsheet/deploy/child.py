@@ -19,7 +19,7 @@ TIE_VARIABLE: Final = "CALLSHEET_TIE_FD"
 
 
 class ParentLink:
-    """What a child holds of its parent; without a parent every method does nothing."""
+    """Link of a child process to its parent; without a parent every method does nothing."""
 
     def __init__(self, ready_descriptor: int | None) -> None:
         self._ready_descriptor = ready_descriptor
@@ -45,7 +45,7 @@ class ParentLink:
         return cls(int(descriptor))
 
     def report_ready(self, **facts: str) -> None:
-        """Tells the parent, once, that this process serves; later calls do nothing."""
+        """Reports to the parent, once, that this process serves; later calls do nothing."""
         descriptor, self._ready_descriptor = self._ready_descriptor, None
         if descriptor is None:
             return

@@ -97,17 +97,17 @@ def secret_variables(role: str, settings: StackSettings) -> dict[str, str]:
 
 
 def own_address(settings: StackSettings, address: str) -> str:
-    """Where processes of its machine dial a scheduler that listens at an address: as its certificate names it."""
+    """Returns the address at which this machine's processes dial a scheduler; a certificate's host is `localhost`."""
     return address if settings.access.tls_cert is None else f"localhost:{address.rpartition(':')[2]}"
 
 
 def published_weights(settings: StackSettings) -> Path:
-    """Where jobs with tokens publish weights from, unless the user says otherwise."""
+    """Returns the directory from which jobs with tokens publish weights, unless the user names another one."""
     return settings.data_dir.absolute() / "weights"
 
 
 def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None) -> dict[str, object]:
-    """What the stack tells a manager about its part of the machine, by option."""
+    """Returns a manager's options that depend on its part of the machine."""
     inference = settings.inference
     own_model = role == Role.INFERENCE and inference.model_directory is not None
     told: dict[str, object] = {
@@ -128,9 +128,9 @@ def _divided(role: str, settings: StackSettings, cores: int, gateway: str | None
 
 
 def _reached(settings: StackSettings, gateway: str | None) -> tuple[str, ...]:
-    """What sandboxes may ask to reach: the stack's gateway, which lets in who has a key, for agents in them.
+    """Returns the address that sandboxes may ask to reach: the stack's gateway, for agents in them that have a key.
 
-    IPv6 has one address of the loopback, so that a gateway there could not tell sandboxes from the machine.
+    IPv6 has one address of the loopback, so a gateway there could not distinguish sandboxes from the machine.
     """
     host, _, port = (gateway or "").rpartition(":")
     if gateway is None or settings.sandbox.isolation is Isolation.NONE or host == "[::1]":

@@ -1,10 +1,10 @@
-"""What docker-compose.yml needs beside itself: secrets as files, and what it is to know of this machine.
+"""Writes the files that docker-compose.yml needs beside it: secrets, and facts about this machine.
 
 secrets/ca.pem, ca.key                 the authority; its key stays on this machine
 secrets/{scheduler,gateway,dashboard,postgres,redis}.*   certificates of the servers, their keys (.key) and passwords
 secrets/{sandbox,inference,reward,gateway,demo,admin}.token
-secrets/access/tokens.json             the scheduler's file of tokens: hashes alone
-weights/                               what trainers publish by location
+secrets/access/tokens.json             the scheduler's file of tokens: only hashes
+weights/                               weights that trainers publish by location
 .env                                   the user that the containers run as, and the machine's cores and memory
 """
 
@@ -44,7 +44,7 @@ _TOKENS: Final[Mapping[str, tuple[Scope, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who the secrets belong to, and the containers run as: numbers of a user and of a group."""
+    """Owner of the secrets, and user of the containers: the numbers of a user and of a group."""
 
     uid: int
     gid: int

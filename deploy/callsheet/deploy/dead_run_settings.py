@@ -1,4 +1,4 @@
-"""Which run that is over a dashboard shows."""
+"""Settings that choose the ended run that a dashboard shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callsheet.scheduler.service.settings import Prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRunSettings:
-    """Where a run left what it left, and what it cost; without a data directory there is none."""
+    """The files and the database of an ended run, and its prices; without a data directory there is no such run."""
 
     data_dir: Annotated[
         Path | None, Setting("Show the run that left this data directory, without a scheduler.", default_text="none")

@@ -82,7 +82,7 @@ def gateway_url(settings: StackSettings, listen: str) -> str:
 
 
 def _unknown_tokens(settings: StackSettings) -> str | None:
-    """Says why prompts cannot be rendered, neither by a directory's tokenizer and template nor as the demo's bytes."""
+    """Explains why prompts cannot be rendered, by a directory's tokenizer and template or as the demo's bytes."""
     inference, directory = settings.inference, settings.inference.model_directory
     if directory is None:
         is_demo = inference.engine in _BYTES and not inference.urls

@@ -1,4 +1,4 @@
-"""Where logs go and what they look like, for every process that the command starts."""
+"""Places and format of the logs of every process that the command starts."""
 
 from __future__ import annotations
 

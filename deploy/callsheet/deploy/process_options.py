@@ -11,7 +11,7 @@ class WrongOptionError(Exception):
     """An option is wrong; the message names it and its rule."""
 
     exit_code = 2
-    """What a process that was told it ends with."""
+    """Exit code of a process that got a wrong option."""
 
 
 Cpus = Annotated[int | None, Setting("Cores to share.", variable="CALLSHEET_CPUS", default_text="all", least=1)]

@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 
 def expected_roles(names: Iterable[str]) -> tuple[ExpectedRole, ...]:
-    """What managers of these kinds will serve, as the scheduler is told of them before they register.
+    """Returns the services of managers of these kinds, which the scheduler expects before they register.
 
     Raises:
         ValueError: A kind is not installed.

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
-    """What a scheduler's process is told.
+    """Options of a scheduler's process.
 
     Attributes:
-        settings: The scheduler's.
+        settings: The scheduler's settings.
     """
 
     settings: SchedulerSettings

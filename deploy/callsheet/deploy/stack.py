@@ -92,7 +92,7 @@ def check_machine(settings: StackSettings) -> int:
 
 
 def environment_of(settings: StackSettings, role: str) -> dict[str, str]:
-    """What a process of a stack is given so that nothing it has no use for is in its environment."""
+    """Returns the environment of a stack's process, in which secrets that it has no use for are empty."""
     without = _NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS
     tools_file = settings.of(ToolsSettings).tools_file
     if role == Role.TOOLS or tools_file is None:
@@ -129,7 +129,7 @@ class Stack:
         self._supervisors = {role: self._supervisor(role) for role in roles}
 
     def supervisor(self, role: str) -> Supervisor:
-        """What keeps the process of a role running."""
+        """Returns the supervisor that keeps the process of a role running."""
         return self._supervisors[role]
 
     def pid(self, role: str) -> int:
@@ -186,7 +186,7 @@ class Stack:
         return self.settings.ready_timeout_s
 
     async def tell_of_long_starts(self, watcher: StackWatcher) -> None:
-        """Tells a watcher of what does not serve, until all has begun to."""
+        """Reports to a watcher the processes that do not serve yet, until all have served."""
         began, wait_s = anyio.current_time(), _LONG_START_S
         while True:
             await anyio.sleep_until(began + wait_s)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPlace:
-    """Where a scheduler has its journal."""
+    """Place of a scheduler's journal."""
 
     data_dir: DataDir
     database_url: DatabaseUrl = field(default=None, repr=False)

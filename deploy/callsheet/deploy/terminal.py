@@ -1,6 +1,6 @@
-"""What others wrote, as a user's terminal may have it. Pure.
+"""Makes texts of others harmless to a user's terminal. Pure.
 
-A terminal takes control characters for orders: to move, to overwrite what stands there, to set the clipboard, to answer
+A terminal obeys control characters: they move the cursor, overwrite what stands there, set the clipboard, or answer
 as if the user had typed. Characters that turn the direction of writing make a text look like another one.
 """
 

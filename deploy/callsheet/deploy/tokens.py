@@ -1,4 +1,4 @@
-"""What `callsheet token` does to a file of tokens."""
+"""Operations of `callsheet token` on a file of tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["SCOPES", "TokenFileError", "issue", "listed", "revoke"]
 
 _log = logging.getLogger(__name__)
 SCOPES = tuple(scope.value for scope in Scope)
-"""What a token may be for."""
+"""Scopes that a token may have."""
 
 
 def issue(
@@ -70,7 +70,7 @@ def issue(
 
 
 def token_path(data_dir: Path, name: str) -> Path:
-    """Where a stack keeps the token of one of its managers, by role, or "admin" for commands."""
+    """Returns the file in which a stack keeps the token of a manager, by role, or of "admin" for commands."""
     return data_dir / "tokens" / f"{name}.token"
 
 

@@ -31,7 +31,7 @@ CLOCK_RECHECK_S = 0.05
 
 
 class Due(Enum):
-    """What is due when a deadline of an attempt comes."""
+    """Duty that is due when a deadline of an attempt comes."""
 
     START_TO_CLOSE = "start_to_close"
     PROGRESS = "progress"

@@ -1,4 +1,4 @@
-"""Tells a cancellation that was asked for from one that was not."""
+"""Distinguishes a cancellation that was asked for from one that was not."""
 
 from __future__ import annotations
 

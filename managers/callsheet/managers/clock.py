@@ -1,4 +1,4 @@
-"""What an attempt waits for, and units granted to it over time."""
+"""Waits of an attempt, and units granted to it over time."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class Waits:
-    """What one attempt has waited for.
+    """Waits of one attempt.
 
     Attributes:
-        seconds: By cause, of the waits that are over and that the execution clock has counted.
-        stood: The same of those for which that clock stood.
+        seconds: Seconds by cause, of the waits that are over and that the execution clock has counted.
+        stood: Seconds by cause, of the waits for which that clock stood.
         stand: Makes that clock stand for the length of a block.
     """
 
@@ -113,7 +113,7 @@ class SharedTime:
 
     @contextmanager
     def part(self) -> Iterator[Callable[[], float]]:
-        """Takes part for the length of a block; gives what tells its share so far, in seconds."""
+        """Takes part for the length of a block; gives a function that returns its share so far, in seconds."""
         began_s = self._advance()
         self._running += 1
         try:
@@ -123,7 +123,7 @@ class SharedTime:
             self._running -= 1
 
     def _advance(self) -> float:
-        """What one that ran from the beginning would have had."""
+        """Returns the seconds that an attempt would have had if it had run from the beginning."""
         now = monotonic()
         if self._running:
             self._share_s += (now - self._at) / self._running

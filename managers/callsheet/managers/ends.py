@@ -15,7 +15,7 @@ _MIB_A_GIB = 1024
 
 
 class StopReport(Enum):
-    """What an attempt that stopped on request is reported as."""
+    """Report on an attempt that stopped on request."""
 
     CANCELLED = "cancelled"
     START_TO_CLOSE = "start_to_close"
@@ -32,16 +32,16 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an attempt took.
+    """Resources that an attempt spent.
 
     Attributes:
-        execution_s: Seconds that it executed.
-        granted_unit_s: Unit-seconds that it was granted meanwhile, by resource; of memory MiB-seconds.
-        waited_s: Seconds that it waited, by cause.
-        sandbox_held_mib: What its trajectory's sandbox holds after it.
-        rest_mib: What that held before it, which its trajectory is charged for anyway; 0 if that is not known.
-        thawed_mib: What that had beyond it while the attempt executed.
-        cpu_s: CPU seconds of all that ran for it, where more than its result's was counted.
+        execution_s: Seconds for which it executed.
+        granted_unit_s: Unit-seconds that were granted to it meanwhile, by resource; of memory MiB-seconds.
+        waited_s: Seconds for which it waited, by cause.
+        sandbox_held_mib: MiB that its trajectory's sandbox holds after it.
+        rest_mib: MiB that the sandbox held before it, which its trajectory is charged for anyway; 0 if not known.
+        thawed_mib: MiB that the sandbox had beyond those while the attempt executed.
+        cpu_s: CPU seconds of everything that ran for it, if more than its result's was counted.
     """
 
     execution_s: float

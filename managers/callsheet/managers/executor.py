@@ -148,7 +148,7 @@ class Attempt:
 
 
 class Executor(ABC):
-    """What a manager of one kind of resource provides. Only `services` and `run` must be given; all else does nothing.
+    """Work of a manager for one kind of resource. Only `services` and `run` must be given; the rest does nothing.
 
     A subclass marks what it redefines with `override`, so that a type checker finds a misspelt method.
     """
@@ -158,11 +158,11 @@ class Executor(ABC):
         """The services to register."""
 
     def node(self, machine: manager_service_pb2.NodeSpec) -> manager_service_pb2.NodeSpec:
-        """The node to register: the machine, or what stands for outside capacity that several managers share."""
+        """Returns the node to register: the machine, or a stand-in for outside capacity that several managers share."""
         return machine
 
     def capabilities(self) -> Mapping[str, str]:
-        """What it can and cannot enforce, for `Registration.capabilities`."""
+        """Returns what it can and cannot enforce, for `Registration.capabilities`."""
         return {}
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
@@ -209,14 +209,14 @@ class Executor(ABC):
         """
 
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What it takes to begin on each service whose models or images come and go; sent with every heartbeat."""
+        """Returns the state of each service whose models or images come and go; sent with every heartbeat."""
         return []
 
     def take_demand(self, demand: manager_service_pb2.ServiceDemand) -> None:
-        """Learns what is asked of a service whose instances come and go. Called on the event loop; must not block."""
+        """Learns the demand for a service whose instances come and go. Called on the event loop; must not block."""
 
     async def update_weights(self, update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess) -> None:
-        """Brings an engine to new weights and proves them; `service_states` say what becomes of it, for good.
+        """Brings an engine to new weights and proves them; `service_states` reports how this ends.
 
         A repeated update is done once. Called beside attempts; cancelled when the manager leaves.
         """

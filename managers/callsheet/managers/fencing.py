@@ -1,4 +1,4 @@
-"""Which dispatches may run: a pure judgement over fencing tokens."""
+"""Judges which dispatches may run, purely by their fencing tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Token(NamedTuple):
 
 
 class DispatchVerdict(Enum):
-    """What to do with a dispatch."""
+    """Verdict on a dispatch."""
 
     RUN = "run"
     REPEATED = "repeated"

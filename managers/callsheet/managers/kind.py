@@ -1,4 +1,4 @@
-"""What a kind of manager says of itself: all that the scheduler's side and the command line need to know.
+"""Description of a kind of manager: everything that the scheduler's side and the command line need to know.
 
 A package offers one as an entry point of the group `callsheet.managers`, under the kind's name:
 

@@ -25,13 +25,13 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Manager:
-    """What stays while streams come and go; each of them is a `Session`.
+    """State of a manager that stays while streams come and go; each stream is a `Session`.
 
     Args:
         settings: Its settings.
-        executor: What it runs attempts with.
-        payloads: What its executor reads and writes payloads with.
-        tasks: The task group of everything it starts.
+        executor: Runs its attempts.
+        payloads: Reads and writes the payloads of its executor.
+        tasks: The task group of everything that it starts.
         on_registered: Called with the lease, in seconds, when a registration was accepted.
         on_drain: Called when the scheduler wants it to leave.
     """

@@ -74,7 +74,7 @@ class NoopExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """Says that it does nothing."""
+        """Returns that it does nothing."""
         return {"executor": "noop"}
 
     @override

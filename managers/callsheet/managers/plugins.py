@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class PluginError(ValueError):
-    """What was asked for by name is not installed, or is not what its entry point says."""
+    """A plugin asked for by name is not installed, or is not of the kind that its entry point names."""
 
 
 @dataclass(frozen=True, slots=True)

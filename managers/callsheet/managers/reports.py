@@ -121,7 +121,7 @@ class Mailbox:
         self._filled.set()
 
     def finish(self) -> None:
-        """Says that nothing will be put any more."""
+        """Notes that nothing will be put any more."""
         self._finished = True
         self._filled.set()
 

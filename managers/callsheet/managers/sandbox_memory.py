@@ -24,7 +24,7 @@ def runs_in_sandbox(action: action_pb2.ActionSpec) -> bool:
 
 @dataclass(slots=True)
 class _Sandbox:
-    """What has run in one sandbox: action ids in order, with their ends as far as they are kept."""
+    """Actions that have run in one sandbox: their ids in order, with their ends as far as they are kept."""
 
     sandbox_id: str
     finished: dict[str, manager_service_pb2.AttemptEnded | None] = field(default_factory=dict)

@@ -36,4 +36,4 @@ VIEWS: Final[Mapping[str, Callable[[Asked], Awaitable[View]]]] = {
     "engines": engines.look,
     "what-if": what_if.look,
 }
-"""What answers a page."""
+"""Views by the names of their pages."""

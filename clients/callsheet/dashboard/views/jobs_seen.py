@@ -1,4 +1,4 @@
-"""What several views begin with: the jobs that a viewer sees, and their oldest open actions."""
+"""First part of several views: the jobs that a viewer sees, and their oldest open actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OLDEST: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a viewer sees at first; `status` is None for a token of one job."""
+    """Jobs that a viewer sees at first; `status` is None for a token of one job."""
 
     jobs: Sequence[job_pb2.JobStatus]
     status: admin_service_pb2.GetStatusResponse | None = None

@@ -1,4 +1,4 @@
-"""What views of trajectories, groups and steps have in common: bars of actions, ends, and costs. Pure."""
+"""Common parts of views of trajectories, groups and steps: bars of actions, ends, and costs. Pure."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def _hanging_table(
 
 
 def _expectation(told: Explained, now: float) -> Cell:
-    """Whether an action runs for longer than nine in ten of its kin, since the last event of its story."""
+    """Returns a cell that shows if an action has run for longer than nine in ten of its kin."""
     if not told.HasField("expected") or not told.story:
         return Cell("")
     runs, high = now - seconds_of(told.story[-1].time), told.expected.high_s

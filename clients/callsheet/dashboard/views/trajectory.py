@@ -234,7 +234,7 @@ def _failure(action: Past) -> str:
 
 
 def _contents(action: Past, stored: Mapping[str, bytes]) -> PageSection:
-    """What an action was given, and what came of it, as plain text."""
+    """Returns the section with an action's input and its result, as plain text."""
     blocks: list[Output | Notice] = [Output("Given", plain_text(_given(action)))]
     if action.HasField("outcome"):
         told = _came_of(action.outcome, stored)
@@ -274,7 +274,7 @@ def _came_of(outcome: outcome_pb2.Outcome, stored: Mapping[str, bytes]) -> Itera
 
 
 def _result_of(outcome: outcome_pb2.Outcome) -> outcome_pb2.Succeeded:
-    """What an action produced, whole or before it was stopped."""
+    """Returns the result of an action, whole or as far as it came before it was stopped."""
     if outcome.HasField("succeeded"):
         return outcome.succeeded
     return outcome.failed.partial if outcome.HasField("failed") else outcome.cancelled.partial

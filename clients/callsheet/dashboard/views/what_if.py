@@ -1,4 +1,4 @@
-"""What more nodes of a pool would do to what waits and runs now."""
+"""Shows what more nodes of a pool would do to the actions that wait and run now."""
 
 from __future__ import annotations
 

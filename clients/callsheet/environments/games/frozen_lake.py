@@ -24,7 +24,7 @@ from callsheet.environments.sandbox_environment import SandboxEnvironment, Sandb
 from callsheet.gateway.chat import Message, Tool
 
 GAME_REQUIREMENTS: Final = ("gymnasium==1.2.1", "numpy>=1.26,<3")
-"""What the game needs in the sandbox."""
+"""Packages that the game needs in the sandbox."""
 PLAY_PROGRAM: Final = "play.py"
 MOVE: Final = "move"
 DIRECTIONS: Final = ("left", "down", "right", "up")

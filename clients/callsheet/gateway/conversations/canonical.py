@@ -1,7 +1,7 @@
-"""What of a message counts when a harness sends it again, and digests of conversations by that.
+"""Reduces a message to the parts that count when a harness sends it again, and digests conversations by them.
 
 Harnesses drop reasoning, write a call's arguments anew with other spaces and another order of keys, number calls
-themselves and strip whitespace. None of it makes another message.
+themselves and strip whitespace. None of these changes makes another message.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class Conversation:
         return path_tokens(self._turns, turn)
 
     def has_next(self, turn: int) -> bool:
-        """Whether a turn was continued by another."""
+        """Returns whether another turn continued a turn."""
         return any(each.parent == turn for each in self._turns)
 
     def add(self, turn: ConversationTurn) -> None:

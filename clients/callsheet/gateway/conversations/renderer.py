@@ -1,4 +1,4 @@
-"""What turns messages into a model's tokens and its tokens into messages."""
+"""Protocol that turns messages into a model's tokens, and its tokens into messages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class WrittenCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """What the tokens of a reply say.
+    """Parts of a reply, parsed from its tokens.
 
     Attributes:
         content: Text for the reader.
-        reasoning: What the model thought before; None where its format has no place for it, or it did not think.
-        tool_calls: The calls it wrote, in order.
+        reasoning: The model's thoughts before; None if its format has no place for them, or it did not think.
+        tool_calls: The tool calls that the model wrote, in order.
     """
 
     content: str

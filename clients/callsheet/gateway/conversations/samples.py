@@ -1,4 +1,4 @@
-"""What a trainer takes from a conversation: each path through its turns once, and each sampled token once."""
+"""Makes a trainer's samples from a conversation: each path through its turns once, and each sampled token once."""
 
 from __future__ import annotations
 

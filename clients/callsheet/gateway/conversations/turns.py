@@ -32,12 +32,12 @@ class GeneratedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What an engine sampled for a prompt.
+    """Tokens that an engine sampled for a prompt.
 
     Attributes:
         token_ids: The reply, the token that ended it included.
-        log_probs: Natural logarithm of each one's probability; none where the engine does not tell.
-        versions: Which policy version made which tokens; none where the engine does not tell.
+        log_probs: Natural logarithm of each token's probability; none if the engine does not report them.
+        versions: The policy version of each span of tokens; none if the engine does not report them.
         end: STOP, or LENGTH for a reply that was cut; whether it calls tools is found out from its tokens.
         cached_tokens: Tokens of the prompt that the engine had in its cache.
     """

@@ -39,7 +39,7 @@ _ASSISTANT_PARTS: Final = {"text": "text", "refusal": "refusal"}
 
 
 def read(body: Mapping[str, Any]) -> ChatRequest:
-    """What a caller asks for.
+    """Returns the request of a caller.
 
     Raises:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
@@ -118,7 +118,7 @@ def _tool_choice(fields: Fields, tools: Sequence[Tool]) -> str:
 
 
 def _template_arguments(fields: Fields) -> Mapping[str, Any]:
-    """What a chat template can be told; `chat_template_kwargs` is the field of vLLM and SGLang."""
+    """Returns the arguments of the chat template; `chat_template_kwargs` is the field of vLLM and SGLang."""
     told = fields.object("chat_template_kwargs")
     arguments = dict(told.values) if told else {}
     if effort := fields.text("reasoning_effort"):

@@ -24,7 +24,7 @@ _PROMPT: Final = "a text or a list of token ids, or a list with one of them"
 
 
 def read(body: Mapping[str, Any]) -> ChatRequest:
-    """What a caller asks for.
+    """Returns the request of a caller.
 
     Raises:
         BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.

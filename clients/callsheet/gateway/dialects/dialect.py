@@ -1,4 +1,4 @@
-"""What a dialect is: how a provider's protocol is read, answered and refused."""
+"""Protocol of a dialect: how a provider's requests are read, answered and refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Dialect(Protocol):
     """A provider's protocol. Each module of the table below is one."""
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        """What a caller asks for.
+        """Returns the request of a caller.
 
         Raises:
             BadRequestError: A field breaks its rule, or would change the answer in a way that the gateway cannot.
@@ -22,11 +22,11 @@ class Dialect(Protocol):
         ...
 
     def answer(self, request: ChatRequest, reply: ChatReply) -> dict[str, Any]:
-        """The body of an answer to a call that asked for no stream."""
+        """Returns the body of an answer to a call that asked for no stream."""
         ...
 
     def events(self, request: ChatRequest, reply: ChatReply) -> Iterator[bytes]:
-        """The server-sent events of an answer to a call that asked for a stream."""
+        """Returns the server-sent events of an answer to a call that asked for a stream."""
         ...
 
     def error(self, status: int, message: str, *, field: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 
 class HeldTokenizer(Protocol):
-    """What is used of a fast tokenizer of transformers."""
+    """Members that are used of a fast tokenizer of transformers."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer:

@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 class GatewayApi:
-    """What the routes need."""
+    """Services that the routes need."""
 
     def __init__(
         self, callers: Callers, calls: Calls, models: ServedModels, trainers: Trainers, started_at: float
@@ -184,7 +184,7 @@ def _told(dialect: Dialect, fault: NoReplyError) -> Response:
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:
-    """What no route is for, in the form of the provider whose path is nearest."""
+    """Returns the error for a path without a route, in the form of the provider whose path is nearest."""
     dialect: Dialect = messages if "anthropic-version" in request.headers else _CHAT
     return _told(dialect, _of_http(error))
 

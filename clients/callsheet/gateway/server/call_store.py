@@ -58,12 +58,12 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class KeptCalls:
-    """What is kept of a trajectory.
+    """Calls and records that are kept of a trajectory.
 
     Attributes:
-        calls: In the order in which they began; the newest of those outside of trajectories.
+        calls: The calls in the order in which they began; of calls outside of trajectories only the newest.
         is_whole: Whether these are all that are kept.
-        records: Of its conversation's turns, in their order.
+        records: Records of its conversation's turns, in their order.
         record_bytes: Size of the records.
     """
 
@@ -305,7 +305,7 @@ def _key(job: JobLife, trajectory_id: str) -> dict[str, Any]:
 
 
 def _of(table: Any, job: JobLife, trajectory_id: Any) -> Any:
-    """What is true of the rows of a trajectory, or of each of several."""
+    """Returns the condition for the rows of a trajectory, or of each of several."""
     of_it = table.c.trajectory_id
     return and_(
         table.c.job_id == job.job_id,

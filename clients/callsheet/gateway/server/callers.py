@@ -1,4 +1,4 @@
-"""Who makes a call: by a trajectory's own key, or by a token of the scheduler."""
+"""Finds out which caller makes a call: by a trajectory's own key, or by a token of the scheduler."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _HOW: Final = "a trajectory's key or the token of its job, as Authorization: Bea
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and for what.
+    """A caller, and the job for which it calls.
 
     Attributes:
         job: The job.
         trajectory_id: Its trajectory; empty for a call that belongs to none.
-        sampling: What the trainer forces.
+        sampling: Sampling that the trainer forces.
         is_trainer: Whether it acts for the job, and not for one trajectory.
-        is_named_by_key: Whether the job is what stands in place of a key, where no tokens are asked for.
-        token_id: The public part of its token; empty without one.
+        is_named_by_key: Whether the job was named in place of a key, if no tokens are asked for.
+        token_id: The public part of its token; empty without a token.
     """
 
     job: JobLife
@@ -112,10 +112,10 @@ class Callers:
         return Caller(job, trajectory_id, is_trainer=True, is_named_by_key=is_named_by_key, token_id=token_id)
 
     async def asks_for_tokens(self) -> bool:
-        """Whether the scheduler does.
+        """Returns whether the scheduler asks for tokens.
 
         Raises:
-            NoReplyError: It does not answer.
+            NoReplyError: The scheduler does not answer.
         """
         identity = await self._ask("")
         return identity is None or bool(identity.scope)
@@ -145,7 +145,7 @@ class Callers:
             _remember(self._in_sandboxes, name, None, _MOST_BOUND)
 
     async def _ask(self, token: str, token_id: str = "") -> CallerIdentity | None:
-        """What the scheduler says of a token, or of the one with a public part; None where it knows it not."""
+        """Returns the scheduler's answer about a token, or about the one with a public part; None if it is unknown."""
         name, now = hashlib.sha256(f"{token}\n{token_id}".encode()).digest(), anyio.current_time()
         asked_at, identity = self._known.get(name, (float("-inf"), None))
         if now - asked_at >= _REMEMBERED_S:

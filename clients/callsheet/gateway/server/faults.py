@@ -75,12 +75,12 @@ class NoReplyError(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether clients try again by themselves."""
+        """Returns whether clients try again by themselves."""
         return self.status in {_REQUEST_TIMEOUT, TOO_MANY} or self.status >= _BROKEN
 
 
 def of_error(error: CallsheetError) -> NoReplyError:
-    """What the scheduler, or the way to it, had against an action."""
+    """Returns the error for a caller if the scheduler refused an action or could not be reached."""
     said = str(error)
     match error:
         case ForgottenError() | AlreadyExistsError():
@@ -100,7 +100,7 @@ def of_error(error: CallsheetError) -> NoReplyError:
 
 
 def of_outcome(outcome: Failed[GenerateResult] | Cancelled[GenerateResult] | Expired) -> NoReplyError:
-    """What became of a generate that has no reply."""
+    """Returns the error for a caller if a generate ended without a reply."""
     said = str(outcome)
     if isinstance(outcome, Cancelled):
         return NoReplyError(CONFLICT, said)

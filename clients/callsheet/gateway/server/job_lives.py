@@ -1,4 +1,4 @@
-"""Which life of a job callers mean: a job that is opened anew under the id of a closed one is another job."""
+"""Finds the life of a job that callers mean: a job opened anew under the id of a closed one is another job."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class LiveTrajectory:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost with it that the database does not have."""
+        """Returns whether the database has everything that would be lost with the trajectory."""
         return not self.users and not self.in_flight
 
 
@@ -112,7 +112,7 @@ class LiveTrajectories:
         return len(self._live)
 
     def is_busy(self, job: JobLife, trajectory_id: str) -> bool:
-        """Whether a call of a trajectory is under way, or about to be."""
+        """Returns whether a call of a trajectory is under way, or about to be."""
         live = self._live.get((job, trajectory_id))
         return live is not None and not live.is_idle
 

@@ -1,4 +1,4 @@
-"""What the scheduler's managers serve: models by name, and how long a conversation may be."""
+"""Models that the scheduler's managers serve, by name, and the longest conversation of each."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def served_models(managers: Iterable[ManagerStatus], service: str) -> tuple[Serv
 
 
 def serves(managers: Iterable[ManagerStatus], service: str) -> bool:
-    """Whether an engine of a service is there. Pure."""
+    """Returns whether an engine of a service is there. Pure."""
     return any(
         each.name == service and ActionKind.GENERATE in each.kinds for manager in managers for each in manager.services
     )

@@ -1,6 +1,6 @@
-"""Which call a retry repeats. Decisions are pure: headers and times are parameters.
+"""Decides which call a retry repeats. Decisions are pure: headers and times are parameters.
 
-Clients mark what they send again by how often they have (`x-stainless-retry-count`), and do not say which call it was.
+Clients mark a repeated request by how often they have sent it (`x-stainless-retry-count`), and do not name its call.
 Sub-agents send equal bodies at the same time. So each call, and each request that was refused before it became one, is
 repeated by one client at most: a request that repeats it raises its number of retries, and only a higher one fits it.
 """
@@ -43,13 +43,13 @@ class CallState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallMark:
-    """What a request tells of which call it is.
+    """Mark by which a request shows its call.
 
     Attributes:
-        digest: Of its path, its body and its key, if it has one.
+        digest: Digest of its path, its body and its key, if it has one.
         retries: How often its client has sent it before.
         is_named: Whether it has a key of its own, which names its call exactly.
-        size: Of its body, in bytes.
+        size: Size of its body, in bytes.
     """
 
     digest: str
@@ -99,7 +99,7 @@ class RunningCall:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it ends without a reply, as nobody waited for it."""
+        """Returns whether the call ends without a reply because no request waited for it."""
         return self.given_up and not self.has_tokens
 
     @property
@@ -133,11 +133,11 @@ class CallEntry:
 
     @property
     def lacks_answer(self) -> bool:
-        """Whether its client is known to have none, so that it is the likely one to ask again."""
+        """Returns whether the call's client is known to have no answer, so that it is the likely one to ask again."""
         return not self.running.waiters if self.running is not None else not self.answered
 
     def may_be_repeated(self, now: float) -> bool:
-        """Whether a client may still ask for it again."""
+        """Returns whether a client may still ask for the call again."""
         if self.running is not None or self.state is CallState.BEGUN or self.ended_at is None:
             return True
         return now - self.ended_at <= (REFUSED_S if self.state is CallState.FAILED else ANSWERED_S)

@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Column, Double, Index, Integer, MetaData, String, Table, Text
 
 VERSION: Final = "4"
-"""Of these tables; a database of another version is refused."""
+"""Version of these tables; a database of another version is refused."""
 
 METADATA: Final = MetaData()
 

@@ -12,7 +12,7 @@ from callsheet.options.declaration import AtLeast, Setting, check_least
 from callsheet.options.listening import HOST_NAMES, INSECURE
 
 DEFAULT_LISTEN = "127.0.0.1:7078"
-"""Where a gateway listens unless told otherwise: the port after the scheduler's."""
+"""Address at which a gateway listens by default: its port is the one after the scheduler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class GatewaySettings:
         self.exposure(asks_for_tokens=True)
 
     def exposure(self, *, asks_for_tokens: bool) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
+        """Describes the access that any caller of the address has; None if it has none.
 
         Args:
             asks_for_tokens: Whether the scheduler does; the gateway lets in whom it lets in.

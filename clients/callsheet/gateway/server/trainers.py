@@ -1,4 +1,4 @@
-"""What a trainer asks a gateway for: keys of its trajectories, and their samples."""
+"""Serves trainers: keys of their trajectories, and their samples."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _KILL_TIMEOUT_S = 30.0
 _LOOK_S = 1.0
 _MOST_REASON = 2000
 ENVD_VERSION = "0.5.7"
-"""What clients take the sandbox's side for: each version has abilities, and this one none that is not here."""
+"""Version of the sandbox's side for clients: each version promises abilities, and this one none that is not here."""
 _MOST_LISTED = 100
 _REFUSED_OPTIONS = ("network", "mcp", "iam", "volume_mounts")
 _REFUSED = {
@@ -266,7 +266,7 @@ class RestEndpoints:
         return Response(status_code=204)
 
     async def set_timeout(self, request: Request) -> Response:
-        """Says how long a sandbox is to live. A paused one wakes, or is not found, as for requests of its own."""
+        """Sets how long a sandbox is to live. A paused one wakes, or is not found, as for requests of its own."""
         asked = await _body(request, SandboxTimeout)
         sandbox = self._find(request, awake=True)
         self._sandboxes.set_timeout(sandbox, asked.timeout)
@@ -345,7 +345,7 @@ def _check_memory(*, keeps: bool) -> None:
 
 
 def _fits(sandbox: E2bSandbox, query: Mapping[str, str]) -> bool:
-    """Whether a sandbox is one that a list asks for."""
+    """Returns whether a list asks for a sandbox."""
     # Clients quote names and values, and then the whole of it.
     wanted = {unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))}
     if any(sandbox.metadata.get(name) != value for name, value in wanted.items()):
@@ -373,7 +373,7 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _as_missing(error: E2bError) -> E2bError:
-    """What is gone for a sandbox's own requests is not found for those about it."""
+    """Returns the error of a request about a sandbox that is gone: not found, and not unavailable."""
     if error.code is not ConnectCode.UNAVAILABLE:
         return error
     return E2bError(ConnectCode.NOT_FOUND, str(error))

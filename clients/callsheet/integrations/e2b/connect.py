@@ -92,10 +92,10 @@ def timeout_s(header: str | None) -> float | None:
 
 
 def is_stream(content_type: str) -> bool:
-    """Whether a content type is that of a stream.
+    """Returns whether a content type is that of a stream.
 
     Raises:
-        E2bError: It is neither a stream's nor that of one message, in JSON.
+        E2bError: The content type is neither a stream's nor that of one message, in JSON.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in {UNARY, STREAM}:

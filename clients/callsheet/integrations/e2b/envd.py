@@ -143,7 +143,7 @@ class EnvdEndpoints:
         return [*rpcs, *streams, *others, *plain]
 
     async def health(self, request: Request) -> Response:
-        """Whether a sandbox is there."""
+        """Answers whether a sandbox is there."""
         if sandbox_of(request, self._sandboxes, wakes=False).paused:
             raise gone(request.headers["E2b-Sandbox-Id"], "it is paused")
         return Response(status_code=204)

@@ -18,7 +18,7 @@ from callsheet.integrations.e2b.messages import Body
 from callsheet.integrations.e2b.process_texts import PATHS
 
 PART_BYTES = 8 << 20
-"""Of a file that one step reads."""
+"""Bytes of a file that one step reads."""
 
 _KEPT_BYTES = 16 << 20
 _DEEPEST = 1000
@@ -161,7 +161,7 @@ def check(path: str, result: CommandResult) -> None:
 
 
 def written(path: str) -> Body:
-    """What a client is told of a file that it wrote; `path` is absolute."""
+    """Returns the answer to a client that wrote a file; `path` is absolute."""
     return {"name": posixpath.basename(path), "path": path, "type": "file"}
 
 

@@ -13,12 +13,12 @@ from callsheet.integrations.sandboxes.remote import RemoteSandbox
 
 
 class Filesystem:
-    """What E2B's clients do with files. All of it raises E2bError."""
+    """File operations of E2B's clients. All of them raise E2bError."""
 
     def __init__(self, sandbox: RemoteSandbox, processes: RemoteProcesses) -> None:
         """Args:
-        sandbox: Whose files they are.
-        processes: What is to make way for a request.
+        sandbox: The sandbox that has the files.
+        processes: Processes that make way for a request.
         """
         self._sandbox = sandbox
         self._processes = processes

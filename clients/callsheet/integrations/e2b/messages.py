@@ -81,7 +81,7 @@ class SendInput(SelectProcess):
 
 
 class InputBegin(Message):
-    """Says whose input a stream is."""
+    """Names the process to which a stream is input."""
 
     process: ProcessSelector = ProcessSelector()
 
@@ -171,7 +171,7 @@ class NewSandbox(BaseModel):
 
 
 class SandboxTimeout(BaseModel):
-    """Says how long a sandbox is to live from now on, in seconds; None leaves it."""
+    """Request that sets how long a sandbox is to live from now on, in seconds; None leaves it."""
 
     timeout: int | None = None
 

@@ -17,7 +17,7 @@ from callsheet.integrations.e2b.errors import ConnectCode, E2bError, invalid, no
 from callsheet.v1.rules.commands import VARIABLE
 
 MOST_OUTPUT_BYTES = 8 << 20
-"""Of each output that one slice prints."""
+"""Most bytes of each output that one slice prints."""
 
 _KEPT_BYTES = 16 << 20
 _INPUT_S = 10
@@ -175,11 +175,11 @@ kill "$(cat "$d/h")"
 
 @dataclass(frozen=True, slots=True)
 class ProcessFiles:
-    """Where a process's files are in its sandbox.
+    """Places of a process's files in its sandbox.
 
     Attributes:
         key: Its own name among the processes of the sandbox.
-        marker: Random; how a refusal is told from what the process prints.
+        marker: A random text that distinguishes a refusal from the process's output.
     """
 
     key: str

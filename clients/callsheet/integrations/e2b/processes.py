@@ -56,7 +56,7 @@ class RemoteProcess:
         return None if self._deadline is None else self._deadline - now
 
     def description(self) -> Body:
-        """What a list of processes tells of it."""
+        """Returns the entry of the process in a list of processes."""
         config = self.request.process
         told: Body = {"pid": self.pid, "config": config.model_dump(by_alias=True, exclude_defaults=True)}
         return {**told, "tag": self.request.tag} if self.request.tag is not None else told

@@ -32,7 +32,7 @@ _DEFAULT_CONTEXT = "default"
 
 
 class AtEnd(Enum):
-    """What becomes of a sandbox when its time is over."""
+    """Fate of a sandbox when its time is over."""
 
     KILL = "kill"
     PAUSE = "pause"
@@ -90,7 +90,7 @@ class E2bSandbox:
 
     @contextmanager
     def until_end(self) -> Iterator[None]:
-        """What is done in the block is cancelled with the sandbox."""
+        """Cancels the work in the block if the sandbox ends."""
         with anyio.CancelScope() as scope:
             if self.ended:
                 scope.cancel()
@@ -108,7 +108,7 @@ class E2bSandbox:
             scope.cancel()
 
     def lives_until(self, end_at: datetime) -> None:
-        """Says when it ends."""
+        """Sets the time at which it ends."""
         self.end_at = end_at
         self.lifetime.cancel()
 
@@ -183,7 +183,7 @@ class E2bSandboxes:
         return [each for each in self._sandboxes.values() if each.remote.fault is None]
 
     def set_timeout(self, sandbox: E2bSandbox, timeout_s: int | None, *, shortens: bool = True) -> None:
-        """Says how long a sandbox is to live from now on.
+        """Sets how long a sandbox is to live from now on.
 
         Args:
             sandbox: The sandbox.

@@ -1,4 +1,4 @@
-"""What a process prints, on its way from the steps that follow it to the clients that read it."""
+"""Output of a process, on its way from the steps that follow it to the clients that read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from callsheet.integrations.e2b.errors import ConnectCode, E2bError
 from callsheet.integrations.e2b.messages import KEEP_ALIVE, Body, data_event
 
 MOST_UNREAD_BYTES = 32 << 20
-"""Of one reader; who leaves more unread is told so, and gets nothing further."""
+"""Most unread bytes of one reader; a reader that leaves more unread gets an error, and nothing further."""
 
 _LONGEST_EVENT = 64 << 10
 
@@ -64,7 +64,7 @@ class PidLine:
 
 
 class ProcessReader:
-    """What one client has not read yet."""
+    """Output that one client has not read yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Body, int]] = deque()

@@ -1,1 +1,1 @@
-"""What facades for clients of other APIs have in common: their sandboxes, settings and servers."""
+"""Common parts of facades for clients of other APIs: their sandboxes, settings and servers."""

@@ -214,16 +214,16 @@ class FaultWords(ABC):
 
     @abstractmethod
     def refused(self, error: CallsheetError) -> FacadeError:
-        """What the scheduler, or the way to it, had against an action."""
+        """Returns the error for a client if the scheduler refused an action or could not be reached."""
 
     @abstractmethod
     def payload_lost(self, error: PayloadError) -> FacadeError:
-        """An outcome is there, but its bytes are not."""
+        """Returns the error for a client if an outcome is there, but its bytes are not."""
 
     @abstractmethod
     def no_result(self, outcome: NoResult) -> FacadeError:
-        """What became of an action that has no result."""
+        """Returns the error for a client if an action has no result."""
 
     @abstractmethod
     def closed(self) -> FacadeError:
-        """The sandbox was given up while it began."""
+        """Returns the error for a client if the sandbox was given up while it began."""

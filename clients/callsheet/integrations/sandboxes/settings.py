@@ -1,4 +1,4 @@
-"""What facades can be told: what their sandboxes are to be, where they listen, and who may ask."""
+"""Settings of facades: their sandboxes, their addresses, and the clients that they admit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callsheet.options.listening import HOST_NAMES, INSECURE
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """What each sandbox is to be."""
+    """Settings of each sandbox."""
 
     image: Annotated[str, Setting("Root file system, unless a client names another.")] = ""
     set_up: Annotated[str, Setting("Shell command to set each sandbox up with.")] = ""
@@ -86,7 +86,7 @@ class ServedFacade:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be above 0")
 
     def exposure(self) -> str | None:
-        """Says what is open to whoever reaches the address; None if nothing is.
+        """Describes the access that any caller of the address has; None if it has none.
 
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.

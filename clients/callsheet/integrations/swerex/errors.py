@@ -46,11 +46,11 @@ class TransferredError(FacadeError):
 
     @property
     def timed_out(self) -> bool:
-        """Whether an action ran for longer than it may."""
+        """Returns whether an action ran for longer than it may."""
         return self.extra_info.get("kind") == FailureKind.TIMEOUT.value
 
     def transfer(self) -> dict[str, Any]:
-        """Returns the body that tells it; the traceback is none of the client's."""
+        """Returns the body that reports the error; the traceback is kept from the client."""
         fields = {"message": str(self), "class_path": self.class_path, "traceback": "", "extra_info": self.extra_info}
         return {"swerexception": fields}
 
@@ -66,13 +66,13 @@ def value_error(field: str, value: object, rule: str) -> TransferredError:
 
 
 def os_error(number: int, path: str) -> TransferredError:
-    """What the system says of a path, as Python words it."""
+    """Returns the system's error about a path, in Python's words."""
     class_path = _OS_ERRORS.get(number, "builtins.OSError")
     return TransferredError(class_path, f"[Errno {number}] {os.strerror(number)}: {path!r}")
 
 
 def refusal_error(error: CallsheetError) -> TransferredError:
-    """What the scheduler, or the way to it, had against an action."""
+    """Returns the error for a client if the scheduler refused an action or could not be reached."""
     if isinstance(error, InvalidArgumentError):
         return TransferredError("builtins.ValueError", str(error))
     code = error.code if isinstance(error, RefusedError) else type(error).__name__
@@ -88,7 +88,7 @@ def payload_error(error: PayloadError) -> TransferredError:
 
 
 def outcome_error(outcome: NoResult) -> TransferredError:
-    """What became of an action that has no result. Timeouts of commands are told by who knows the command."""
+    """Returns the error of an action that has no result. A caller that knows the command reports its timeouts."""
     if isinstance(outcome, Failed):
         return _failure_error(outcome)
     about = {"action_id": outcome.action_id}

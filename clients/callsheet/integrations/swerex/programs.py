@@ -1,6 +1,6 @@
-"""What `execute`, `read_file`, `write_file` and `upload` run in the sandbox, and what their results mean. Pure.
+"""Programs that `execute`, `read_file`, `write_file` and `upload` run in the sandbox, and their results. Pure.
 
-Files are read and written by programs, and not as an action's own files, as clients name absolute paths anywhere.
+Files are read and written by programs, and not as an action's own files, because clients name absolute paths anywhere.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ Response = dict[str, Any]
 
 
 def observation(output: str, exit_code: int | None, failure_reason: str = "") -> Response:
-    """What became of a step."""
+    """Returns the response to a step."""
     return {
         "output": output,
         "exit_code": exit_code,

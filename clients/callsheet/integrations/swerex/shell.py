@@ -78,6 +78,6 @@ def status_of(result: CommandResult) -> int:
 
 
 def truncation(result: CommandResult) -> str:
-    """Says whether output is missing; empty if it is all there."""
+    """Returns whether output is missing, as a sentence; empty if it is all there."""
     dropped = result.stdout_dropped_bytes
     return f"{dropped} bytes left out of the middle of the output" if dropped else ""

@@ -12,14 +12,14 @@ from callsheet.gateway.conversations.renderer import Renderer
 
 @dataclass(frozen=True, slots=True)
 class PolicyMaker:
-    """What policies of a run have in common.
+    """Settings that the policies of a run share.
 
     Attributes:
         renderer: The trainer's tokenizer and chat template.
         sampling: How each reply is sampled.
         max_completion_tokens: The most tokens of a trajectory after its first prompt.
         model: The service that generates.
-        options: What goes with each generate action.
+        options: Options of each generate action.
     """
 
     renderer: Renderer

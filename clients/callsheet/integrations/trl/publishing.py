@@ -255,7 +255,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def has_adapters(model: Any) -> bool:
-    """Whether it is a model of PEFT."""
+    """Returns whether a model is one of PEFT."""
     return hasattr(model, "peft_config")
 
 

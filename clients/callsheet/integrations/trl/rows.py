@@ -1,4 +1,4 @@
-"""What TRL takes of episodes: a pure core without I/O."""
+"""Rows that TRL takes of episodes: a pure core without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is used of a trainer of TRL. Their classes are not imported, so that all this is checked without them."""
+"""Parts that are used of a trainer of TRL. Their classes are not imported, so all this is checked without them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from callsheet.gateway.renderers.held_tokenizer import HeldTokenizer
 
 
 class GenerationArguments(Protocol):
-    """What is used of `GRPOConfig`."""
+    """Part of `GRPOConfig` that is used."""
 
     @property
     def max_completion_length(self) -> int | None:
@@ -17,25 +17,25 @@ class GenerationArguments(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Of sampling."""
+        """Temperature of sampling."""
 
     @property
     def top_p(self) -> float:
-        """Of sampling."""
+        """Top-p of sampling."""
 
     @property
     def top_k(self) -> int | None:
-        """Of sampling; 0 means all."""
+        """Top-k of sampling; 0 means all."""
 
 
 class AsyncArguments(GenerationArguments, Protocol):
-    """What is used of `AsyncGRPOConfig`.
+    """Part of `AsyncGRPOConfig` that is used.
 
     Attributes:
         per_device_train_batch_size: Samples of a micro-batch in each process.
         gradient_accumulation_steps: Micro-batches of an optimiser's step.
         max_inflight_tasks: The most trajectories at once; -1 is `max_staleness` times those of a step.
-        max_staleness: By how many versions a sample may be behind; the trainer drops what is staler.
+        max_staleness: Number of versions that a sample may be behind; the trainer drops staler ones.
     """
 
     per_device_train_batch_size: int
@@ -49,7 +49,7 @@ class AsyncArguments(GenerationArguments, Protocol):
 
 
 class RunState(Protocol):
-    """What is used of `TrainerState`."""
+    """Part of `TrainerState` that is used."""
 
     @property
     def global_step(self) -> int:
@@ -57,7 +57,7 @@ class RunState(Protocol):
 
 
 class AcceleratorPart(Protocol):
-    """What is used of `Accelerator`."""
+    """Part of `Accelerator` that is used."""
 
     @property
     def process_index(self) -> int:
@@ -65,14 +65,14 @@ class AcceleratorPart(Protocol):
 
     @property
     def is_main_process(self) -> bool:
-        """Whether it is the one that speaks for all."""
+        """Returns whether this process is the one that speaks for all."""
 
     def get_state_dict(self, model: Any) -> Mapping[str, Any]:
         """Gathers a model's tensors; all processes call it together."""
 
 
 class GrpoTrainerPart(Protocol):
-    """What is used of `GRPOTrainer`."""
+    """Part of `GRPOTrainer` that is used."""
 
     @property
     def processing_class(self) -> HeldTokenizer:
@@ -88,7 +88,7 @@ class GrpoTrainerPart(Protocol):
 
     @property
     def accelerator(self) -> AcceleratorPart:
-        """What it runs on."""
+        """The accelerator that it runs on."""
 
     @property
     def model(self) -> Any:

@@ -16,17 +16,17 @@ from callsheet.integrations.verifiers.runtime import CallsheetRuntime, told_to_v
 
 
 class CallsheetEnvConfig(vf.EnvConfig):
-    """Where the scheduler is, and what sandboxes are to be.
+    """Settings of the scheduler's address and of the sandboxes.
 
     Attributes:
-        agent: The one seat. The runtime in it says only that the sandbox is reached without a tunnel.
+        agent: The one seat. The runtime in it only shows that the sandbox is reached without a tunnel.
         scheduler: Its address, "host:port". Empty takes the environment's variables, as `Client.from_env` does.
         job: The job, which all processes of a run share.
         share: Its fair share relative to other jobs.
-        grace_s: How many seconds its work goes on without a client; None takes the server's default.
+        grace_s: Seconds for which its work goes on without a client; None takes the server's default.
         generate: "verifiers" asks the run's own client for replies. "callsheet" asks Callsheet's gateway, in each
             run's trajectory; that is for evaluation, since a trainer of verifiers wants tokens of its own client.
-        image: The sandboxes' root file system, where a task names none.
+        image: The sandboxes' root file system, if a task names none.
         cpu: Cores of each command.
         network: Destinations that sandboxes may reach, "host:port".
         command_s: The most seconds of a command; None takes the server's default.

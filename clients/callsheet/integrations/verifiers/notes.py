@@ -1,4 +1,4 @@
-"""What Callsheet notes in a trace. Nothing here imports verifiers."""
+"""Notes of Callsheet in a trace. Nothing here imports verifiers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOST: Final = frozenset({"SandboxError", "ProviderError", "InterceptionError", 
 
 
 class ErrorPart(Protocol):
-    """What is used of an error in a trace."""
+    """Part of an error in a trace that is used."""
 
     @property
     def type(self) -> str:
@@ -22,21 +22,21 @@ class ErrorPart(Protocol):
 
     @property
     def message(self) -> str:
-        """What it says."""
+        """Message of the error."""
 
 
 class TracePart(Protocol):
-    """What is used of a trace."""
+    """Part of a trace that is used."""
 
     info: dict[str, Any]
 
     @property
     def ok(self) -> bool:
-        """Whether it is a sample."""
+        """Returns whether the trace is a sample."""
 
     @property
     def last_error(self) -> ErrorPart | None:
-        """Why it is none."""
+        """The error because of which the trace is no sample; None if it is one."""
 
     def record_metrics(self, values: Mapping[str, float]) -> None:
         """Records figures."""

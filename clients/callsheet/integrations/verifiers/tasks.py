@@ -44,7 +44,7 @@ class CallsheetTask(vf.Task[CallsheetTaskData]):
 
 
 class CallsheetTasksetConfig(vf.TasksetConfig):
-    """Which task set.
+    """Choice of a task set.
 
     Attributes:
         task_set: An entry point's name, or "module:name".

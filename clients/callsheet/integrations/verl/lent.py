@@ -1,4 +1,4 @@
-"""What an agent loop lends to the tools and the server client that run within it: its trajectory and sandbox."""
+"""Trajectory and sandbox that an agent loop lends to the tools and the server client that run within it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _ABORTED: Final = frozenset({"aborted", "abort"})
 
 
 class TokenOutputPart(Protocol):
-    """What is used of verl's `TokenOutput`."""
+    """Part of verl's `TokenOutput` that is used."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -23,11 +23,11 @@ class TokenOutputPart(Protocol):
 
     @property
     def log_probs(self) -> list[float] | None:
-        """Of each of them, if asked for."""
+        """Log-probability of each new token, if asked for."""
 
     @property
     def stop_reason(self) -> str | None:
-        """Why it ended."""
+        """Reason for which the output ended."""
 
     @property
     def extra_fields(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class TokenOutputPart(Protocol):
 
 
 class ServerPart(Protocol):
-    """What is used of verl's `LLMServerClient`."""
+    """Part of verl's `LLMServerClient` that is used."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]

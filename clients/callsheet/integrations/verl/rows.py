@@ -1,4 +1,4 @@
-"""What goes into verl's dataset, and what its agent loops hand back: a pure core without I/O."""
+"""Rows of verl's dataset, and rows that its agent loops hand back: a pure core without I/O."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def output_fields(
 
 
 def takes_nothing(fields: Mapping[str, Any]) -> bool:
-    """Whether verl takes no output for a sample. Its newer trainer does, which numbers a prompt's sessions."""
+    """Returns whether verl accepts no output for a sample: its newer trainer, which numbers sessions, does."""
     return "session_id" in fields
 
 
 def failure_fields(reward: TrainerReward) -> dict[str, Any]:
-    """Returns what tells a failure: two flags to be summed, and its name."""
+    """Returns the fields that report a failure: two flags to be summed, and its name."""
     return {
         EXCLUDED: float(reward.is_excluded),
         FAILED: float(reward.failure is not None and not reward.is_excluded),

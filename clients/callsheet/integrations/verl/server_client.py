@@ -29,7 +29,7 @@ class CallsheetServerClient(LLMServerClient):
         target: The scheduler's address; None takes the environment's variables.
         job_id: The job; None takes CALLSHEET_JOB, else "verl".
         model: The service that generates.
-        options: What goes with each generate action.
+        options: Options of each generate action.
     """
 
     def __init__(

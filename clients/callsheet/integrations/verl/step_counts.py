@@ -14,7 +14,7 @@ from verl.trainer.ppo.v1 import trainer_base
 
 
 class CountsFailures:
-    """What a trainer logs besides: a mixin before one of verl's trainers."""
+    """Failures that a trainer logs besides its own metrics: a mixin before one of verl's trainers."""
 
     config: Any
 

@@ -31,12 +31,12 @@ class ManagerSeen:
 
 @dataclass(frozen=True, slots=True)
 class RoleSteps:
-    """What to do.
+    """Steps that bring a role to its number of nodes.
 
     Attributes:
-        start: So many nodes more.
-        drain: Those that are to leave once their last sandbox ends.
-        stop: Those of which nothing is left, or nothing has begun.
+        start: Number of nodes to start.
+        drain: Nodes that are to leave once their last sandbox ends.
+        stop: Nodes of which nothing is left, or on which nothing has begun.
     """
 
     start: int = 0
@@ -79,12 +79,12 @@ def _has_not_begun(node: FleetNode, managers: Mapping[str, ManagerSeen]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RoleWanted:
-    """What a scheduler wants of a role, in units by resource.
+    """Units that a scheduler wants of a role, by resource.
 
     Attributes:
-        waiting: Actions and trajectories without room.
+        waiting: Actions and trajectories for which there is no capacity.
         held: Units that attempts run with and sandboxes keep.
-        waiting_units: The fewest units for what waits.
+        waiting_units: The fewest units for the work that waits.
     """
 
     waiting: int

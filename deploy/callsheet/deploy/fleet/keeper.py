@@ -49,7 +49,7 @@ class SchedulerView(Protocol):
     """How the keeper sees its scheduler. Both raise UnreadableError where there is no answer."""
 
     async def look(self) -> SchedulerSeen:
-        """What it knows now."""
+        """Returns the scheduler's present knowledge of the fleet."""
 
     async def drain(self, manager_id: str, deadline_s: float | None) -> None:
         """Has a manager leave once its last sandbox ends, or at a deadline; no error if it is not registered."""
@@ -234,7 +234,7 @@ class FleetKeeper:
             await in_thread(partial(self._provider.start, role, orders, within_s=within_s))
 
     async def _want(self) -> None:
-        """Tells the provider how many nodes are wanted, where that is news."""
+        """Reports to the provider how many nodes are wanted, if their number has changed."""
         wanted = {name: 0 if self._down_at is not None else each.target for name, each in self._scaling.items()}
         if wanted != self._wanted:
             await in_thread(self._provider.want, wanted, self._settings.roles)

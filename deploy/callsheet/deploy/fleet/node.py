@@ -210,7 +210,7 @@ class ManagerOnNode:
                 self._thread.start()
 
     def report(self) -> FleetNode:
-        """Tells how it is."""
+        """Returns the node's state."""
         phase = NodePhase.SERVING if self._standing.phase is ProcessPhase.SERVING else NodePhase.STARTING
         phase = NodePhase.ENDED if self._over.is_set() else phase
         return FleetNode(self._order.name, self._order.role, phase, self._standing.why, self._failed, self._cores)

@@ -1,4 +1,4 @@
-"""What a fleet's keeper and the commands for it tell each other, as files in its data directory."""
+"""Files in a data directory by which a fleet's keeper and the commands for it talk to each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from callsheet.options.private_files import make_private_directory, write_privat
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What commands asked of the keeper.
+    """Orders of commands to the keeper.
 
     Attributes:
         nodes: Nodes by role, for roles whose number was set by hand.
@@ -25,10 +25,10 @@ class Orders:
 
 
 class FleetFiles:
-    """The files of a fleet, each written as a whole. What cannot be read is a ValueError, and not nothing.
+    """The files of a fleet, each written as a whole. A file that cannot be read is a ValueError, and not an empty one.
 
     Args:
-        data_dir: Of the stack that keeps it.
+        data_dir: Data directory of the stack that keeps the fleet.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -54,11 +54,11 @@ class FleetFiles:
         write_private_file(self._orders, json.dumps(asdict(orders)))
 
     def note(self) -> Mapping[str, Any] | None:
-        """What the keeper saw last; None if no fleet is kept here."""
+        """Returns the keeper's newest note; None if no fleet is kept here."""
         return _read(self._note)
 
     def orders(self) -> Orders:
-        """What is asked of the keeper."""
+        """Returns the orders to the keeper."""
         told = _read(self._orders)
         return Orders() if told is None else Orders(told["nodes"], told["down_within_s"])
 

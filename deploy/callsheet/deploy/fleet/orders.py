@@ -1,4 +1,4 @@
-"""What runs on the nodes of a fleet, by the settings of the stack that it belongs to."""
+"""Orders for the nodes of a fleet, made from the settings of the stack that the fleet belongs to."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ANY_HOSTS = ("0.0.0.0", "[::]", "")
 
 
 def to_dial(listen: str, given: str, machine: ThisMachine, *, near: str = "") -> str:
-    """Where managers dial a scheduler that listens at an address.
+    """Returns the address at which managers dial a scheduler that listens at an address.
 
     Args:
         listen: Its address.
-        given: What the user says; empty for nothing.
-        machine: The scheduler's, as its nodes see it.
-        near: Where processes of that machine dial it; empty: as it listens.
+        given: The address that the user gives; empty for none.
+        machine: The scheduler's machine, as its nodes see it.
+        near: The address at which processes of that machine dial it; empty: as it listens.
 
     Raises:
-        ValueError: It listens on this machine's loopback alone, and nodes are elsewhere.
+        ValueError: It listens only on this machine's loopback, and nodes are elsewhere.
     """
     if given:
         return given
@@ -49,7 +49,7 @@ def to_dial(listen: str, given: str, machine: ThisMachine, *, near: str = "") ->
 
 @dataclass(frozen=True, slots=True)
 class NodeOrders:
-    """Says what runs on a node.
+    """Makes the order for a node.
 
     Attributes:
         settings: The stack's.
@@ -60,7 +60,7 @@ class NodeOrders:
     address: str
 
     def __call__(self, role: RoleSettings, name: str) -> NodeOrder:
-        """What runs on a node. Where callers need tokens its manager gets one of its own.
+        """Returns the order for a node. If callers need tokens, its manager gets one of its own.
 
         Raises:
             UnreadableError: The file of tokens, or the certificate of the scheduler's authority, cannot be used.

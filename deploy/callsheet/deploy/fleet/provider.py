@@ -73,7 +73,7 @@ class Provider(ABC):
 
     @abstractmethod
     def want(self, nodes: Mapping[str, int], roles: Mapping[str, RoleSettings]) -> None:
-        """Tells how many nodes of each role are wanted in all, for providers that can get more machines."""
+        """Notes how many nodes of each role are wanted in all, for providers that can get more machines."""
 
     @abstractmethod
     def close(self) -> None:

@@ -204,7 +204,7 @@ def _seen(name: str, role: str, asked: Any, place: str) -> FleetNode:
 
 
 def _what_is_short(role: RoleSettings, count: int, within_s: float) -> str:
-    """What each of Ray's nodes lacks for a bundle."""
+    """Returns a sentence about the units that each of Ray's nodes lacks for a bundle."""
     from ray._private.state import available_resources_per_node
 
     free: Mapping[str, Mapping[str, float]] = available_resources_per_node()

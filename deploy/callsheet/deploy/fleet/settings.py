@@ -1,4 +1,4 @@
-"""What a fleet wants, as a TOML file says it. Reading a text does no I/O.
+"""Settings of a fleet, from a TOML file. Reading a text does no I/O.
 
 provider = "ray"
 
@@ -25,11 +25,11 @@ MOST_NODES: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSettings:
-    """What a fleet wants of the managers of one kind.
+    """Settings of a fleet for the managers of one kind.
 
     Attributes:
         role: The kind of its managers.
-        nodes: Nodes at least and at most; between them the fleet follows what the scheduler wants.
+        nodes: The least and the most nodes; between them the fleet follows the scheduler's wants.
         cores: Cores of a node, which its manager registers.
         memory_mib: Memory of a node in MiB, likewise.
         gpus: GPUs of a node, likewise.
@@ -57,7 +57,7 @@ class RoleSettings:
 
     @property
     def units(self) -> dict[str, int]:
-        """What a node has, by the scheduler's names of resources."""
+        """Returns the units of a node, by the scheduler's names of resources."""
         return {"cpu": self.cores, "memory": self.memory_mib, "gpu": self.gpus}
 
     def __post_init__(self) -> None:
@@ -75,17 +75,17 @@ class RoleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """What a fleet wants, and of whom.
+    """Settings of a fleet and its provider.
 
     Attributes:
-        roles: By kind of manager.
-        provider: Who has its nodes.
-        address: Where that is; for Ray an address, or "auto".
-        scheduler: Where managers dial the scheduler, "HOST:PORT"; empty: as it listens.
-        start_s: How long the provider may take to find room for the least nodes, which is refused by name then.
-        patience_s: How long more must be wanted before nodes are added.
-        cooldown_s: How long fewer must be enough before nodes leave.
-        headroom: Nodes leave if those left have room for so many times what is held and waits.
+        roles: The settings of each kind of manager.
+        provider: The provider of its nodes.
+        address: The provider's address; for Ray an address, or "auto".
+        scheduler: The address at which managers dial the scheduler, "HOST:PORT"; empty: as it listens.
+        start_s: Seconds in which the provider must find capacity for the least nodes; else it refuses a role by name.
+        patience_s: Seconds for which more must be wanted before nodes are added.
+        cooldown_s: Seconds for which fewer must be enough before nodes leave.
+        headroom: Nodes leave if those left can take so many times the units that are held or waited for.
     """
 
     roles: Mapping[str, RoleSettings]

@@ -1,4 +1,4 @@
-"""What engines refuse and fail at."""
+"""Errors of engines: refusals and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver of an engine says of itself. A package offers one as an entry point of `callsheet.engine_drivers`."""
+"""Description of an engine's driver. A package offers one as an entry point of `callsheet.engine_drivers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an engine has the weights that it was given. Pure: answers to a canary prompt are compared."""
+"""Decides if an engine has the weights that it was given. Pure: answers to a canary prompt are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL_PROMPT = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 
 @dataclass(frozen=True, slots=True)
 class CanaryAnswer:
-    """What a model answers greedily to the canary prompt, with the log-probability of each token at temperature 1."""
+    """Greedy answer of a model to the canary prompt, with the log-probability of each token at temperature 1."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
@@ -41,17 +41,17 @@ def largest_difference(one: CanaryAnswer, other: CanaryAnswer) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of an engine after an update.
+    """Evidence about an engine after an update.
 
     Attributes:
-        version: The version that was to be had.
+        version: The version that the engine was to have.
         version_read: The version that the engine itself names.
-        after: Its answer now.
-        before: Its answer before the update; None where nobody asked, or it had none.
+        after: The engine's answer now.
+        before: The engine's answer before the update; None if there was no question or no answer.
         expected: The answer of the trainer's own model; None if it is not known.
         reference: The answer of the first engine that was proved; None if there was none.
-        shown: What shows that it has the tensors that came, see `EngineDriver.update_weights`; empty if nothing does.
-        tolerance: By how much log-probabilities of the same weights may differ on this kind of engine.
+        shown: Proof that it has the tensors that came, see `EngineDriver.update_weights`; empty if there is none.
+        tolerance: The most by which log-probabilities of the same weights may differ on this kind of engine.
     """
 
     version: int

@@ -19,7 +19,7 @@ DEFAULT_ENGINE = "torch"
 
 
 def default_log_dir() -> Path:
-    """Where the logs of launched servers go unless told otherwise."""
+    """Returns the default directory for the logs of launched servers."""
     return default_data_dir() / "logs"
 
 
@@ -34,12 +34,12 @@ def _server_url(url: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceSettings:
-    """What to serve, and what every engine is told.
+    """Settings of the model to serve, and of every engine.
 
     Attributes:
         policy_version: Version of the weights at the start.
         cores: The cores to pin them to, see `on_cores`; empty does not pin.
-        launch_name: What the launched server is called in the names of its log and its container.
+        launch_name: Name of the launched server in the names of its log and its container.
     """
 
     engine: Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")] = DEFAULT_ENGINE
@@ -168,10 +168,10 @@ class InferenceSettings:
 
     @property
     def server_url(self) -> str:
-        """Where the one server of this manager is.
+        """Returns the address of this manager's only server.
 
         Raises:
-            ValueError: None is given, or several are.
+            ValueError: No address is given, or several are.
         """
         if len(self.urls) != 1:
             raise ValueError(f"url: {len(self.urls)} are given; an engine behind HTTP has exactly one")
@@ -190,12 +190,12 @@ class InferenceSettings:
 
     @property
     def served_apart(self) -> bool:
-        """Whether the engine is a server with a process and cores of its own."""
+        """Returns whether the engine is a server with a process and cores of its own."""
         return bool(self.urls or self.launches)
 
     @property
     def thread_count(self) -> int:
-        """Threads of the engine's kernels: one where nobody has chosen."""
+        """Returns the threads of the engine's kernels: one by default."""
         return self.threads or 1
 
 

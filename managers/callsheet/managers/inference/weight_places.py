@@ -1,4 +1,4 @@
-"""Where weights may lie that jobs publish. An engine reads them with its operator's rights, and so within bounds.
+"""Bounds the places of the weights that jobs publish, because an engine reads them with its operator's rights.
 
 A place is a directory, the beginning of a URI such as s3://bucket/runs, or tcp://HOST or tcp://HOST:PORT for the
 rendezvous of transfer groups.
@@ -98,7 +98,7 @@ class WeightPlaces:
 
 
 def _entries(directory: Path) -> list[Path]:
-    """What is below a directory, and one more than there may be at most."""
+    """Returns the entries below a directory, at most one more than are allowed."""
     found: list[Path] = []
     for place, directories, files in os.walk(directory, onerror=_fail):
         found += (Path(place, name) for name in (*directories, *files))
@@ -112,7 +112,7 @@ def _fail(error: OSError) -> NoReturn:
 
 
 def _is_plain(entry: Path, roots: Sequence[Path]) -> bool:
-    """Whether an engine that opens it reads a file of these directories, and does not wait for a pipe."""
+    """Returns whether an engine that opens an entry reads a file of these directories, and does not wait for a pipe."""
     mode = entry.lstat().st_mode
     if not stat.S_ISLNK(mode):
         return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
@@ -121,7 +121,7 @@ def _is_plain(entry: Path, roots: Sequence[Path]) -> bool:
 
 
 def _below(path: Path, roots: Sequence[Path]) -> Path | None:
-    """Where a path leads, if that is below one of some directories."""
+    """Returns the target of a path, if it is below one of some directories."""
     try:
         resolved = path.resolve()
         with suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class UpdateMode(Enum):
-    """What a weight update does to requests that have begun; those that have not run under the new weights."""
+    """Effect of a weight update on requests that have begun; other requests run under the new weights."""
 
     DRAIN = "drain"
     """They finish under the old weights first."""

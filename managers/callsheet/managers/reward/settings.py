@@ -14,7 +14,7 @@ from callsheet.options.declaration import AtLeast, LeaveOut, Setting, check_leas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardSettings:
-    """What scores rewards.
+    """Settings of the scorer of rewards.
 
     Attributes:
         shape: Shape of a scoring model with random weights; unused when `weights` is given.
@@ -39,12 +39,12 @@ class RewardSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardManagerSettings:
-    """What a reward manager serves.
+    """Settings of a reward manager.
 
     Attributes:
-        scorer: A small scoring model for tests and the demo; only where no models are hosted.
+        scorer: A small scoring model for tests and the demo; only if no models are hosted.
         hosted: Models that share the memory of devices.
-        sandbox: Where they run.
+        sandbox: The sandboxes in which test suites run.
     """
 
     scorer: RewardSettings = field(default_factory=RewardSettings)

@@ -29,17 +29,17 @@ def suffices(had: Sizes, asked: Sizes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a new sandbox is to be.
+    """Specification of a new sandbox.
 
     Attributes:
-        sandbox_id: Unique among the sandboxes of a manager; letters, digits, "-" and "_".
+        sandbox_id: Id, unique among the sandboxes of a manager; letters, digits, "-" and "_".
         memory_mib: Memory of all its processes and files together, in MiB.
         disk_mib: Size of its working directory, and again of its temporary directory, in MiB.
         max_processes: The most processes and threads of its commands together.
         cores: The cores it starts on.
         root: The files it begins with. Of an image everything can be written, within `disk_mib` together.
-        network: What it can reach, through a proxy; nothing by default.
-        terms: When it has its memory.
+        network: Destinations that it can reach, through a proxy; none by default.
+        terms: Terms on which it has its memory.
     """
 
     sandbox_id: str
@@ -80,7 +80,7 @@ class CommandSpec:
 
 
 class SessionLanguage(Enum):
-    """What runs in a session."""
+    """Language of a session."""
 
     SHELL = "shell"
     PYTHON = "python"
@@ -143,7 +143,7 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class SessionUse:
-    """What a step was in its session: the first, the last, both or neither."""
+    """Use of a session by a step: the first, the last, both or neither."""
 
     started: bool
     ended: bool
@@ -185,7 +185,7 @@ class CommandOutcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by a signal or with a non-zero exit code."""
+        """Returns whether the command ended by a signal or with a non-zero exit code."""
         return self.exit_code != 0
 
     @property

@@ -1,4 +1,4 @@
-"""What foreseeably goes wrong in a sandbox, or on the way to one."""
+"""Foreseeable errors in a sandbox, or on the way to one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class FileRefusedError(ReasonedError):
 
 
 class InputRefusedError(ReasonedError, ValueError):
-    """What an action asks for breaks a rule; the message names field, value and rule.
+    """An action's request breaks a rule; the message names field, value and rule.
 
     Attributes:
         reason: "bad_command", "bad_environment" (a variable that no process can have), "bad_path" (which no sandbox can

@@ -103,7 +103,7 @@ def abandoned_groups(layout: GroupLayout, before: float) -> list[Path]:
 
 
 def _is_of_sandbox(group: str) -> bool:
-    """Whether its name is a manager's marker and a sandbox."""
+    """Returns whether a group's name is a manager's marker and a sandbox."""
     return _DIGEST.fullmatch(group.rsplit("-", 2)[1]) is not None
 
 

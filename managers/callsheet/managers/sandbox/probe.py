@@ -26,13 +26,13 @@ _MANAGER_ID = "probe"
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a probe found.
+    """Result of a probe.
 
     Attributes:
         works: Whether a command ran in a sandbox.
-        reason: Why not, as a sentence without a full stop; empty if it works.
+        reason: The reason why not, as a sentence without a full stop; empty if it works.
         bwrap: The program that was tried; None if there is none.
-        capabilities: What sandboxes can do here, if it works.
+        capabilities: Abilities of sandboxes here, if it works.
     """
 
     works: bool

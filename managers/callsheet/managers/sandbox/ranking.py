@@ -1,4 +1,4 @@
-"""Whether commands can be ranked on this machine: what tells the lanes of node sharing apart here, if anything does."""
+"""Decides if commands can be ranked on this machine: something must separate the lanes of node sharing."""
 
 from __future__ import annotations
 

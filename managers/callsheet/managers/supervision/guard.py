@@ -32,7 +32,7 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardOrder:
-    """What a guard runs.
+    """An order to a guard: the program that it runs.
 
     Attributes:
         command: The program.

@@ -1,4 +1,4 @@
-"""What binds a process to the one that started it."""
+"""Binds a process to the process that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has become of a supervised process: starting, serving, waiting for its next start, or given up. Pure."""
+"""Standing of a supervised process: starting, serving, waiting for its next start, or given up. Pure."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class RestartRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStanding:
-    """What became of a supervised process so far. Times are the monotonic clock's.
+    """Standing of a supervised process so far. Times are the monotonic clock's.
 
     Attributes:
         phase: Its phase.
-        since: When that began.
-        starts: How often it was started.
+        since: The time at which that phase began.
+        starts: How often the process was started.
         failures: Failures in a row.
         served: Whether any start ever served.
         why: How its newest end came about.

@@ -109,7 +109,7 @@ class ToolsExecutor(Executor):
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What calls take of their quotas, and whether they may begin: in a pause others are asked."""
+        """Returns the units of quotas that calls take, and whether more may begin: none do in a provider's pause."""
         return [
             manager_service_pb2.ServiceState(
                 name=name,

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def raised(error: BaseException) -> str:
-    """What a caller is told of an exception."""
+    """Returns the JSON of an exception for the caller."""
     return json.dumps({"raised": f"{type(error).__name__}: {error}"[:MOST_MESSAGE]})
 
 

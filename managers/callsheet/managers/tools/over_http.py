@@ -133,7 +133,7 @@ class HttpTool(ToolService):
         return f"{url.path}/".startswith(f"{self._base.path.rstrip('/')}/")
 
     def _redirected(self, request: OutgoingRequest, answer: ProviderAnswer) -> OutgoingRequest | None:
-        """Where an answer leads; None where it is the result: also if it leads to where no call may go."""
+        """Returns the request that an answer redirects to; None if there is none or no call may go there."""
         location = answer.headers.get("location", "")
         if answer.status not in _REDIRECTS or request.method not in _FOLLOWED or not location:
             return None

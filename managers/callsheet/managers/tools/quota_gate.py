@@ -142,7 +142,7 @@ class QuotaGate:
         self.report()
 
     def _pause(self, wait_s: float) -> None:
-        """Tells at once that no call may begin for so long: what is not dispatched yet may be served elsewhere."""
+        """Reports at once that no call may begin for so long: calls without a dispatch may be served elsewhere."""
         if wait_s >= _SHORTEST_PAUSE_S and not self._paused.is_set():
             self._pause_ends = anyio.current_time() + wait_s
             ends = time.strftime("until %H:%M:%S UTC", time.gmtime(time.time() + wait_s))

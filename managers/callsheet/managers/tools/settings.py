@@ -22,10 +22,10 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsSettings:
-    """What a tools manager serves.
+    """Settings of a tools manager.
 
     Attributes:
-        quota_redis: Where the truth about quotas is; None for the memory of this manager.
+        quota_redis: The Redis that has the true state of quotas; None for the memory of this manager.
     """
 
     tools_file: Annotated[
@@ -54,11 +54,11 @@ class ToolsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaTable:
-    """What a provider allows a key: calls at once, and by minute; 0 for no limit.
+    """Limits of a provider for a key: calls at once, and by minute; 0 for no limit.
 
     Attributes:
-        requests_burst: What it keeps of requests for a burst; 0 if unknown.
-        tokens_burst: The same of tokens.
+        requests_burst: Requests that the provider keeps for a burst; 0 if unknown.
+        tokens_burst: Tokens that it keeps for a burst; 0 if unknown.
     """
 
     concurrency: int = 0
@@ -85,12 +85,12 @@ class KeyTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingTable:
-    """What every tool and judge has.
+    """Fields that every tool and judge has.
 
     Attributes:
         key: The name of the key that pays; empty for none.
-        model: The model, where the provider counts by it.
-        concurrency: Calls at once, whatever its quota allows.
+        model: The model, if the provider counts by it.
+        concurrency: The most calls at once, whatever the key's quota allows.
         timeout_s: How long one call may take.
         tokens_per_call: Tokens that a call takes on average, for planning; a judge learns it.
         private_addresses: Whether names of its hosts may lead to private addresses.

@@ -1,1 +1,1 @@
-"""Who may do what: tokens, their scopes, and the guard of every rpc."""
+"""Rights of callers: tokens, their scopes, and the guard of every rpc."""

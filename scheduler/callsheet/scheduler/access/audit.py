@@ -1,7 +1,7 @@
-"""What callers did that others feel, a line of JSON for each act.
+"""Records acts of callers that affect others, with a line of JSON for each act.
 
-audit.jsonl             in the scheduler's data directory: what it was asked by calls
-NAME.audit.jsonl        beside the tokens in NAME.json: what `callsheet token` did
+audit.jsonl             in the scheduler's data directory: acts by calls
+NAME.audit.jsonl        beside the tokens in NAME.json: acts of `callsheet token`
 *.jsonl.1               the lines before those, once a file had reached `MAX_BYTES`; older ones are gone
 """
 

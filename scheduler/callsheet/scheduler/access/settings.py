@@ -18,7 +18,7 @@ def _file(meaning: str, variable: str, default: str = "no TLS", *, exists: bool 
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """Who may call a scheduler, and how connections are kept private."""
+    """Settings that decide which callers a scheduler has, and how connections are kept private."""
 
     tls_cert: Annotated[
         Path | None, _file("The certificate, as PEM; it is read again when it has changed.", "CALLSHEET_SERVER_CERT")
@@ -41,7 +41,7 @@ class AccessSettings:
                 raise ValueError(f"{needed}: must be given with {given}")
 
     def check_listen(self, listen: str) -> str | None:
-        """Says what is open to whoever reaches an address; None if nothing is.
+        """Describes the access that any caller of an address has; None if it has none.
 
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.

@@ -31,11 +31,11 @@ EndsListener = Callable[[SchedulerState, Sequence[AttemptEnded]], None]
 
 @dataclass(slots=True)
 class Step:
-    """What a step wants done.
+    """Result of a step.
 
     Attributes:
-        commands: To be carried out in this order.
-        plans: Those that the core was given, in order.
+        commands: Commands to carry out, in this order.
+        plans: Plans that the core was given, in order.
     """
 
     commands: list[CoreCommand]
@@ -85,7 +85,7 @@ class Stepper:
 
     @property
     def has_more(self) -> bool:
-        """Whether another step should follow at once."""
+        """Returns whether another step should follow at once."""
         return bool(self.pending) or self._replan or bool(self.state.chores)
 
     def step(self, now: float, *, timers_from: float = 0.0) -> Step:

@@ -1,4 +1,4 @@
-"""What happens when a deadline comes up. A timer that fired too early for its purpose is armed again."""
+"""Handles deadlines that are due. A timer that fired too early for its purpose is armed again."""
 
 from __future__ import annotations
 

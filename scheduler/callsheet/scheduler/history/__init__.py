@@ -1,1 +1,1 @@
-"""What became of trajectories and actions: pages of the journal, completed from the core's state."""
+"""History of trajectories and actions: pages of the journal, completed from the core's state."""

@@ -1,4 +1,4 @@
-"""What the core adds to a page of the journal: states that are not journalled, stories, and nodes. Pure."""
+"""Completes a page of the journal from the core: states that are not journalled, stories, and nodes. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from callsheet.v1 import action_pb2, admin_service_pb2
 
 _EVENTS: Final = 32
 _STORY_BYTES: Final = 512 * 1024
-"""Of all stories of a page together; further actions have none."""
+"""Most bytes of all stories of a page together; further actions have none."""
 
 
 def complete_trajectories(

@@ -71,7 +71,7 @@ def closed_job_message(row: Any) -> admin_service_pb2.ClosedJob:
 
 
 def story_in(outcome: outcome_pb2.Outcome) -> Iterator[admin_service_pb2.StoryEvent]:
-    """What an outcome tells of the story of its action."""
+    """Yields the events of an action's story that its outcome shows."""
     timeline = outcome.timeline
     steps = (
         (timeline.submitted, "submitted"),

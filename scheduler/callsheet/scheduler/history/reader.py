@@ -240,7 +240,7 @@ def _named(ids: Sequence[str]) -> dict[str, Any]:
 
 
 def _place(token: str, of: Callable[[str], T]) -> dict[str, Any]:
-    """Where the page before ended: what rows are ordered by, and the id of its last one; nothing for the first page."""
+    """Returns the sort value and the id of the last row of the page before; nothing for the first page."""
     if not token:
         return {}
     number, _, rest = _storable("page_token", token).partition(".")

@@ -1,4 +1,4 @@
-"""What history asks the journal. Statements are made once: to make one takes longer than to execute it."""
+"""Statements that history sends to the journal. Each is made once because making it takes longer than executing it."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def closed_job_page(given: frozenset[str]) -> Select[Any]:
 
 
 def _place(by: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Where the page before ended."""
+    """Returns the bound place at which the page before ended."""
     return tuple_(bindparam("after", type_=by.type), bindparam("after_id", type_=trajectories.c.id.type))

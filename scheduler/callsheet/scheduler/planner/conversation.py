@@ -78,7 +78,7 @@ class SolverConversation:
         return proposal.plan
 
     def review(self, state: SchedulerState, now: float) -> Review:
-        """What the next round would do; see `Reviewer.review`. It solves at once and changes nothing."""
+        """Returns the next round as it would be; see `Reviewer.review`. It solves at once and changes nothing."""
         try:
             return self._planner.review(state, now)
         except Exception as error:
@@ -87,11 +87,11 @@ class SolverConversation:
 
     @property
     def asks(self) -> bool:
-        """Whether there is a question to take."""
+        """Returns whether there is a question to take."""
         return self._untaken
 
     def take_question(self) -> Snapshot | None:
-        """What is to be solved next; None if nothing is, or if it was taken already."""
+        """Returns the next question to solve; None if there is none, or if it was taken already."""
         taken, self._untaken = self._untaken, False
         return self._question if taken else None
 

@@ -44,7 +44,7 @@ class FirstComePlanner:
         return self._decide(state, _Round(state, now, self.hold_after))
 
     def review(self, state: SchedulerState, now: float) -> Review:
-        """What the next round would do; see `Reviewer.review`."""
+        """Returns the next round as it would be; see `Reviewer.review`."""
         round_ = _Round(state, now, self.hold_after)
         return Review(self._decide(state, round_), state, round_.kept_for)
 

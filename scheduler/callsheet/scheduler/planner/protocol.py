@@ -1,4 +1,4 @@
-"""What a planner is."""
+"""Protocol of planners."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Planner(Protocol):
 
 
 class Reviewer(Protocol):
-    """Tells what the next round would do, and does nothing."""
+    """Shows what the next round would do, and does nothing."""
 
     def review(self, state: SchedulerState, now: float) -> Review:
         """The next round, were it now.

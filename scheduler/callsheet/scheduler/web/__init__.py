@@ -1,1 +1,1 @@
-"""What the scheduler shows over HTTP: its metrics."""
+"""Pages that the scheduler serves over HTTP: its metrics."""

@@ -216,7 +216,7 @@ def _of_nodes(state: SchedulerState) -> Iterator[Metric]:
 
 
 def _of_roles(roles: Iterable[WantedUnits]) -> Iterator[Metric]:
-    """What is wanted of managers, by role: what a fleet grows and shrinks by."""
+    """Yields the units wanted of managers, by role: a fleet grows and shrinks by them."""
     waiting = GaugeMetricFamily("callsheet_role_waiting", "Actions and trajectories without room.", labels=["role"])
     parts = (
         ("held", "Units that attempts run with and sandboxes keep."),

@@ -1,4 +1,4 @@
-"""What is counted as it happens, because the core's state forgets it. No I/O and no clock; cheap for each action."""
+"""Counts events as they happen because the core's state forgets them. No I/O and no clock; cheap for each action."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class ActionTimes:
-    """Where the time of a kind's actions went."""
+    """Times of a kind's actions, split by how they were spent."""
 
     queue: Histogram = field(default_factory=Histogram)
     execution: Histogram = field(default_factory=Histogram)

@@ -1,1 +1,1 @@
-"""What drivers of engines behind HTTP have in common: calls with deadlines, live requests, the watch over a server."""
+"""Common parts of drivers of engines behind HTTP: calls with deadlines, live requests, the watch over a server."""

@@ -23,9 +23,9 @@ LOOK_TIMEOUT_S = 5.0
 """The longest wait for an answer to a look."""
 CONNECT_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 128 << 20
-"""Of an answer once it is decompressed: ten times that of a context of 131,072 tokens with their log-probabilities."""
+"""Most bytes of a decompressed answer: ten times those of a context of 131,072 tokens with their log-probabilities."""
 Where = str | Callable[[], str]
-"""Where a server is, such as "http://host:30000"; asked for with each call if it may move."""
+"""Address of a server, such as "http://host:30000"; asked for with each call if it may move."""
 # What means that no server answers, whatever was asked. ValueError: an answer that breaks HTTP's own limits.
 _LOST = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
@@ -44,11 +44,11 @@ class EngineUnreachableError(EngineFailedError):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server answered.
+    """Answer of a server.
 
     Attributes:
         status: The HTTP status.
-        content: The decoded JSON; the text where it is none.
+        content: The decoded JSON; the text if it is none.
     """
 
     status: int
@@ -56,16 +56,16 @@ class HttpAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether the status tells of success."""
+        """Returns whether the status is one of success."""
         return 200 <= self.status < 300
 
     def field(self, name: str) -> Any:
-        """A field of a JSON object; None where there is no such."""
+        """Returns a field of a JSON object; None if there is no such field."""
         return self.content.get(name) if isinstance(self.content, dict) else None
 
     @property
     def message(self) -> str:
-        """What it says went wrong."""
+        """Returns the server's message about the fault."""
         return f"HTTP {self.status}: {message_of(self.content)}"
 
 
@@ -85,12 +85,12 @@ class EngineHttp:
 
     @property
     def url(self) -> str:
-        """Where the server is now."""
+        """Returns the present address of the server."""
         return (self._where if isinstance(self._where, str) else self._where()).rstrip("/")
 
     @property
     def place(self) -> str:
-        """The same for people, also while the server is nowhere."""
+        """Returns the same address for people, also while the server has none."""
         try:
             return self.url
         except EngineError:

@@ -320,11 +320,11 @@ class HttpEngineDriver(EngineDriver):
         """Has the server replace its weights, and call them as `label_of` says; it is stopped, and stays so."""
 
     async def _served_path(self) -> str:
-        """Where the weights lie that the server serves, as it sees it; empty where that is not known."""
+        """Returns the path of the weights that the server serves, as the server sees it; empty if it is not known."""
         return ""
 
     async def _checksum(self) -> str:
-        """The server's own checksum of its tensors; empty where it tells none."""
+        """Returns the server's own checksum of its tensors; empty if it reports none."""
         return ""
 
     def _server_lost(self) -> None:

@@ -18,16 +18,16 @@ MAX_RENORMALISED = 64
 
 
 class ToldLogProbs(Enum):
-    """Of which distribution an engine tells log-probabilities."""
+    """Distribution whose log-probabilities an engine reports."""
 
     RAW = "raw"
-    """Of the model's own output."""
+    """The distribution is the model's own output."""
     SCALED = "scaled"
-    """After temperature, before top_k and top_p; at temperature 0 of the model's own output."""
+    """The distribution is after temperature, before top_k and top_p; at temperature 0 it is the model's own output."""
     SAMPLED = "sampled"
-    """Of the one that tokens were drawn from."""
+    """The distribution is the one from which tokens were drawn."""
     UNKNOWN = "unknown"
-    """The server does not say; without temperature, top_k and top_p all are the same."""
+    """The server does not name it; without temperature, top_k and top_p all are the same."""
 
 
 class Derivation(Enum):

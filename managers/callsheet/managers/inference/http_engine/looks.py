@@ -54,16 +54,16 @@ class OthersBooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look at a server showed.
+    """Result of one look at a server.
 
     Attributes:
-        answered: Whether it answered.
-        refused: If not: whether nothing listens there. Otherwise it was only too slow.
+        answered: Whether the server answered.
+        refused: If it did not, whether nothing listens there. Otherwise it was only too slow.
         problem: Why it does not serve; empty if it does, or is only paused.
         paused: Whether it holds requests back.
-        identity: Tells one start of the server from another; empty where nothing does.
-        version: What it says of its weights; None where it says nothing.
-        load: What it says that it has in all; None where it says nothing.
+        identity: A text that differs between starts of the server; empty if nothing does.
+        version: The server's name for its weights; None if it reports none.
+        load: The server's whole load; None if it reports none.
     """
 
     answered: bool = True
@@ -77,14 +77,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What is believed of a server.
+    """Beliefs about a server.
 
     Attributes:
         alive: Whether it serves.
-        problem: Why not.
+        problem: The reason why it does not serve.
         paused: Whether it holds requests back.
-        identity: As in the newest look.
-        version: What its weights are called.
+        identity: The identity in the newest look.
+        version: The name of its weights.
         losses: How often it may have lost its weights.
         unanswered: Looks without an answer since the last one with an answer.
     """

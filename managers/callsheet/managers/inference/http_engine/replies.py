@@ -68,15 +68,15 @@ class Reply:
 
 
 def label_of(version: int) -> str:
-    """What a server is told to call the weights of a policy version."""
+    """Returns the name that a server is to use for the weights of a policy version."""
     return str(version)
 
 
 def version_of(label: object, start: int) -> int:
-    """The policy version that a server's word stands for.
+    """Returns the policy version that a server's word stands for.
 
     Args:
-        label: The word, such as "12", or "default" from a server whose weights nobody has replaced.
+        label: The word, such as "12", or "default" from a server with its first weights.
         start: The version of the weights that a server starts with; also of words that are none of Callsheet's.
     """
     text = str(label)

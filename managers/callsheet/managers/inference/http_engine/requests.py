@@ -27,13 +27,13 @@ _FINISH = frozenset(reason.value for reason in FinishReason)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBounds:
-    """What a server takes.
+    """Bounds of the requests that a server takes.
 
     Attributes:
         limits: Its limits.
-        longest_prompt: The most tokens of a prompt; None where only the context bounds it.
-        vocabulary: Token ids are below it; None where that is not known. Some servers die of an id beyond it.
-        stop_texts: The most stop texts; 0 where it has no tokenizer.
+        longest_prompt: The most tokens of a prompt; None if only the context bounds it.
+        vocabulary: Token ids are below it; None if that is not known. Some servers die of an id beyond it.
+        stop_texts: The most stop texts; 0 if the server has no tokenizer.
     """
 
     limits: EngineLimits
@@ -61,7 +61,7 @@ class FoundServer(ABC):
     @property
     @abstractmethod
     def abilities(self) -> EngineCapabilities:
-        """What it can do."""
+        """Returns the abilities of the server."""
 
 
 def check_request(request: GenerateRequest, bounds: RequestBounds) -> None:
@@ -99,7 +99,10 @@ def new_tokens(request: GenerateRequest, limits: EngineLimits) -> int:
 
 
 def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
-    """What all servers call by the same names. What is the server's default is left out: some refuse unknown fields."""
+    """Returns the parameters that all servers call by the same names.
+
+    Values that are the server's default are left out because some servers refuse unknown fields.
+    """
     optional = {
         "stop_token_ids": sorted(sampling.stop_token_ids),
         "stop": list(sampling.stop),
@@ -110,7 +113,7 @@ def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
 
 
 def error_of(answer: HttpAnswer) -> EngineError:
-    """What an answer that is no success means for a request."""
+    """Returns the error that an unsuccessful answer means for a request."""
     if blames_length(answer.status, answer.message):
         return RequestRefusedError("prompt_too_long", answer.message)
     if blames_account(answer.status, answer.content):

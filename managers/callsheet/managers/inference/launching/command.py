@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from callsheet.managers.supervision.standing import RestartRule
 
 HOST = "127.0.0.1"
-"""Where launched servers listen: nobody on another machine has any business with them."""
+"""Address on which launched servers listen: no client on another machine has any business with them."""
 _PORT = "{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchNeeds:
-    """What a driver needs a server to be started with.
+    """Arguments and variables with which a driver needs a server to be started.
 
     Attributes:
-        arguments: Added to a command that does not say where {port} goes; none where servers differ in that.
-        environment: Added where the user's environment does not have it.
+        arguments: Added to a command that does not name {port}; none if servers differ in that.
+        environment: Added if the user's environment does not have it.
     """
 
     arguments: tuple[str, ...] = ()
@@ -29,18 +29,18 @@ class LaunchNeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """What to start.
+    """Order to start a server.
 
     Attributes:
-        command: With {host}, {port} and {name} left in.
-        name: Fills in {name}.
-        log_path: Where its log is.
-        stop_command: Ends what is no process of the server's; empty for nothing.
-        environment: Of the server.
+        command: The command, with {host}, {port} and {name} left in.
+        name: The text for {name}.
+        log_path: Path of its log.
+        stop_command: Ends parts that are no process of the server's; empty for nothing.
+        environment: Environment of the server.
         start_timeout_s: The longest time from a start until it serves.
         stop_grace_s: Seconds between SIGTERM and SIGKILL.
-        hung_after_s: One that served, and does not for so long, is started again.
-        rule: When it is started again.
+        hung_after_s: Seconds for which a server that served may fail to serve before it is started again.
+        rule: The rule by which it is started again.
     """
 
     command: tuple[str, ...]

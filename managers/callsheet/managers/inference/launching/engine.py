@@ -33,7 +33,7 @@ NOT_ATTACHED = EngineCapabilities(
     abort=False,
     seeds=False,
 )
-"""What can be said of a server's abilities before it was found."""
+"""Abilities that are certain before a server was found."""
 
 
 Attach = Callable[["Where", float], "HttpEngineDriver"]

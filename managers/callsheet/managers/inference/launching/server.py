@@ -47,21 +47,21 @@ class LaunchedServer:
 
     @property
     def standing(self) -> ProcessStanding:
-        """What has become of it."""
+        """Returns the standing of the server's process."""
         return self._supervisor.standing
 
     @property
     def starts(self) -> int:
-        """How often it was started: what was proved of an earlier start is not of this one."""
+        """Returns how often the server was started: a proof of an earlier start does not hold for this one."""
         return self.standing.starts
 
     @property
     def url(self) -> str:
-        """Where it is.
+        """Returns the address of the server.
 
         Raises:
-            EngineUnreachableError: It does not run now.
-            EngineFailedError: It never will again.
+            EngineUnreachableError: The server does not run now.
+            EngineFailedError: It never will run again.
         """
         if failure := self.failure:
             raise EngineFailedError(failure)
@@ -120,7 +120,7 @@ class LaunchedServer:
             log.warning("engine's server is given up", reason=str(error), log=self.log_path)
 
     def _spec(self) -> ProcessSpec:
-        """What a start runs. Whoever takes the port first has it, so that each start asks for another."""
+        """Returns the process of a start, on a new port because another process may have taken the former one."""
         order = self._order
         with socket.socket() as probe:
             probe.bind((HOST, 0))

@@ -108,7 +108,7 @@ def listed_model(answer: HttpAnswer, name: str | None) -> dict[str, Any]:
 
 
 def start_of(model: dict[str, Any]) -> str:
-    """What may tell one start of a server from another; some servers make up a new time for each answer."""
+    """Returns a text that may differ between starts of a server; some servers make up a new time for each answer."""
     return str(model.get("root") or "")
 
 

@@ -10,7 +10,7 @@ from callsheet.options.declaration import Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAISettings:
-    """What only this driver is told, as such a server tells little of itself."""
+    """Settings of this driver only, because such a server reports little about itself."""
 
     served_name: Annotated[
         str | None, Setting("Name of the model on the server.", default_text="the first that it lists")

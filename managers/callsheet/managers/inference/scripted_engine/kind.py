@@ -17,7 +17,7 @@ from callsheet.options.declaration import PathRule, Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedSettings:
-    """What only this engine is told; all else is in the script."""
+    """Settings of this engine only; the rest is in the script."""
 
     record: Annotated[
         Path | None,

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 PAUSE_TIMEOUT_S = 60.0
 CHECKSUM_TIMEOUT_S = 120.0
 PAIR_REQUEST_TIMEOUT_S = 600.0
-"""Of a pair for prefill and decode of which one half is gone, the other keeps requests without a word."""
+"""Seconds for a request to a pair for prefill and decode: if one half is gone, the other keeps requests silently."""
 
 
 def attach_sglang(
@@ -102,7 +102,7 @@ class SGLangDriver(HttpEngineDriver):
         return Look(paused=paused, identity=identity_of(info.content), version=version, load=load)
 
     async def _look_at_load(self) -> OthersLoad | None:
-        """What the server tells of its load, if it does; it lives even where it does not."""
+        """Returns the server's load, None if it reports none; the server lives even then."""
         try:
             answer = await self._look_at("/v1/loads", "/get_load")
         except EngineUnreachableError:

@@ -1,4 +1,4 @@
-"""What an SGLang server says of itself."""
+"""Facts that an SGLang server reports about itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SGLangServer(FoundServer):
 
     @property
     def modern(self) -> bool:
-        """Whether it is of the release that this driver is made for, or a later one."""
+        """Returns whether the server is of the release that this driver is made for, or a later one."""
         return self.version >= _WITH_SPANS
 
     @property
@@ -122,7 +122,7 @@ def _gpus(info: Mapping[str, Any]) -> int:
 
 
 def identity_of(info: Mapping[str, Any]) -> str:
-    """Tells one start of a server from another: how long its parts took to start is never the same twice."""
+    """Returns a text that differs between starts of a server: how long its parts took to start is never the same."""
     told = [info.get(name) for name in ("startup_time", "random_seed", "launch_command", "pid")]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""What the torch engine can do. Imports nothing heavy."""
+"""Abilities of the torch engine. Imports nothing heavy."""
 
 from __future__ import annotations
 

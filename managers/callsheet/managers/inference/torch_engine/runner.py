@@ -1,4 +1,4 @@
-"""What the engine asks of a model: to compute the next tokens of one sequence, whose state nobody else has.
+"""Protocol between the engine and a model: computes the next tokens of one sequence, whose state no other has.
 
 Floating-point sums depend on the shapes of the kernels that make them: a product with one row may differ in its last
 bits from the same row inside a product of eight, and one differing bit can change a token. Hence a model is given one
@@ -71,12 +71,12 @@ class Runner(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Returns the device of the model."""
         return next(self.model.parameters()).device
 
     @property
     def half_precision(self) -> bool:
-        """Whether it computes in numbers of 16 bits."""
+        """Returns whether the model computes in numbers of 16 bits."""
         return any(parameter.dtype.itemsize == 2 for parameter in self.model.parameters())
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

@@ -12,7 +12,7 @@ import anyio
 from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, VersionSpan
 
 TokenBytes = Callable[[int], bytes]
-"""What one token adds to the text."""
+"""Function that returns the bytes that one token adds to the text."""
 
 
 class StopTexts:
@@ -103,7 +103,7 @@ class Sequence:
         self.ended = self.ended or reason
 
     def generation(self) -> Generation:
-        """What it produced."""
+        """Returns the generation that the sequence produced."""
         assert self.ended is not None
         text = None
         if self.token_bytes is not None:

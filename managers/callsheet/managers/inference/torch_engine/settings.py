@@ -22,7 +22,7 @@ class Dtype(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSettings:
-    """What only this engine is told.
+    """Settings of this engine only.
 
     Attributes:
         shape: Shape of a model with random weights; unused when there are weights.

@@ -90,7 +90,7 @@ class VLLMDriver(HttpEngineDriver):
         return Look(paused=stands, identity=identity, version=str(weights.field("weight_version")), load=load)
 
     async def _look_at_load(self) -> OthersLoad | None:
-        """What the server tells of its load, if it does; it lives even where it does not."""
+        """Returns the server's load, None if it reports none; the server lives even then."""
         try:
             answer = await self._http.get("/metrics", timeout_s=LOOK_TIMEOUT_S)
         except EngineUnreachableError:

@@ -49,7 +49,7 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
 
 
 def server_request_id(live: LiveRequest) -> str:
-    """What the server itself calls a request, as its aborts want it."""
+    """Returns the server's own name for a request, as its aborts want it."""
     return f"generate-tokens-{live.server_id}"
 
 

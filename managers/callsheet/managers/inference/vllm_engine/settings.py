@@ -10,7 +10,7 @@ from callsheet.options.declaration import Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMSettings:
-    """What only this driver is told."""
+    """Settings of this driver only."""
 
     vocabulary_size: Annotated[
         int | None,

@@ -54,7 +54,7 @@ class AnsweringModel:
         self._device = device
 
     def canary(self) -> list[float]:
-        """What a fixed input gives: any change of the weights shows in it."""
+        """Returns the model's answer to a fixed input: any change of the weights shows in it."""
         # Spread over the vocabulary, so that many rows of the embedding count.
         tokens = [(index * 7919 + 11) % self._vocabulary for index in range(_CANARY_TOKENS)]
         with torch.inference_mode():
@@ -185,5 +185,5 @@ def _within_memory(answering: Callable[[_Batch], list[Answer]], batch: _Batch) -
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory is used up."""
+    """Returns whether an exception shows that memory is used up."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

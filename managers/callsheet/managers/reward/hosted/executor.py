@@ -66,18 +66,18 @@ class HostedModelsExecutor(Executor):
 
     @override
     def capabilities(self) -> Mapping[str, str]:
-        """Where the models compute, and which there are."""
+        """Returns the device of the models, their memory budget, and the kind of each model."""
         kinds = {f"model:{name}": hosted.spec.kind.value for name, hosted in self.host.models.items()}
         return {"device": self._settings.device, "memory_budget_mib": str(self._settings.memory_budget_mib), **kinds}
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What it takes to begin on each model; none can where its worker is being started again."""
+        """Returns the state of each model; work can begin on none whose worker is being started again."""
         return [self._state(tenant) for tenant in self.host.residency.tenants.values()]
 
     @override
     def take_demand(self, demand: manager_service_pb2.ServiceDemand) -> None:
-        """Has it count for who comes and who gives way."""
+        """Counts the demand when models come and give way."""
         if demand.service in self.host.models:
             self.host.residency.expect(demand.service, demand.waiting + demand.coming)
 
@@ -195,7 +195,7 @@ def _result(ticket: ModelRequest) -> AttemptResult:
 
 
 def _usage(ticket: ModelRequest, computes_on: Mapping[str, int]) -> outcome_pb2.Usage:
-    """What a request used: its part of its batch's time, and its tokens."""
+    """Returns the usage of a request: its part of its batch's time, and its tokens."""
     usage = outcome_pb2.Usage(cpu_s=ticket.cpu_s, cost=common_pb2.Cost(used=ticket.tokens))
     for resource, units in computes_on.items():
         if units and ticket.share_s:

@@ -1,4 +1,4 @@
-"""What is learned of models while they serve: how long a restore takes, and how often each is asked for. Pure."""
+"""Learns about models while they serve: how long a restore takes, and how often each is asked for. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ArrivalRate:
         self._at = now
 
     def per_s(self, now: float) -> float:
-        """What is expected from now on."""
+        """Returns the requests per second that are expected from now on."""
         return self._decayed(now) * math.log(2.0) / _HALF_LIFE_S
 
     def _decayed(self, now: float) -> float:

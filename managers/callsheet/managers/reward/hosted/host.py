@@ -81,12 +81,12 @@ class ModelHost:
         self._changed: Callable[[], None] = lambda: None
 
     def has_worker(self, model: str) -> bool:
-        """Whether the model's worker answers, or is being started for the first time."""
+        """Returns whether the model's worker answers, or is being started for the first time."""
         slot = self._slot_of[model]
         return slot.process is not None or not slot.deaths
 
     def room(self, model: str) -> int:
-        """Requests it should have before the model is worth a restore elsewhere; see `room_before_restore`."""
+        """Returns the requests to give the model before a restore elsewhere is worth it; see `room_before_restore`."""
         pace = self.residency.tenants[model].pace
         return room_before_restore(self._settings.max_batch, self.residency.restore_s(model), pace.per_s)
 

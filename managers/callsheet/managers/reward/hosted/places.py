@@ -1,8 +1,8 @@
-"""Where a model can lie: a stretch of the arenas of neighbouring devices. Pure.
+"""Places where a model can lie: a stretch of the arenas of neighbouring devices. Pure.
 
 Every device has an arena of the same size. A model takes the same stretch of each device of its chunk: 1, 2, 4 or 8
 neighbours that begin at a multiple of their number (buddies), so that chunks never overlap in part. A place may be free
-or held by others; what those cost to lose is the price of the place.
+or held by others; the price of a place is the cost of losing them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ArenaPlace:
     size: int
 
     def overlaps(self, other: ArenaPlace) -> bool:
-        """Whether both have a byte of a device in common."""
+        """Returns whether both places have a byte of a device in common."""
         return (
             self.device < other.device + other.width
             and other.device < self.device + self.width
@@ -56,11 +56,11 @@ class ArenaPlace:
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """What lies at a place.
+    """A model at a place.
 
     Attributes:
-        place: Where.
-        loss: What it costs to lose it; infinite if it must stay.
+        place: Its place.
+        loss: The cost of losing it; infinite if it must stay.
         used_at: When it was used last, in seconds.
     """
 
@@ -71,12 +71,12 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class PlaceChoice:
-    """Where a model goes.
+    """Choice of a place for a model.
 
     Attributes:
-        place: Where.
-        evicted: Who gives way.
-        loss: What that costs, all together.
+        place: The place.
+        evicted: Names of the models that give way.
+        loss: The cost of losing them, all together.
     """
 
     place: ArenaPlace

@@ -1,4 +1,4 @@
-"""What is asked of hosted models, and how it becomes tokens."""
+"""Questions to hosted models, and how they become tokens."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def _continued(question: dict[str, Any], tokenizer: Any) -> tuple[list[int], lis
 
 
 def judged_text(question: dict[str, Any]) -> str:
-    """What a judge is asked, before any template."""
+    """Returns the text of a question to a judge, before any template."""
     parts = [question["rubric"], *(f"{each['role']}:\n{each['content']}" for each in conversation(question))]
     return "\n\n".join(parts)
 
 
 def judged_tokens(question: dict[str, Any], tokenizer: Any) -> list[int]:
-    """The tokens of what a judge is asked."""
+    """Returns the tokens of a question to a judge."""
     tokenizer = _needed(tokenizer)
     text = judged_text(question)
     if tokenizer.chat_template:

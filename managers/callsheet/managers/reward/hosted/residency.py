@@ -1,9 +1,10 @@
-"""Which models lie where, and who gives way to whom. Pure.
+"""Decides which models lie where, and which give way to which. Pure.
 
 A model is COLD (nothing of it is open), PARKED (opened, its weights in a file that the kernel may cache) or RESIDENT
-(its weights lie in the arenas of devices). Who gives way has the least value: the price of its restore, times the
-requests that are expected of it. Where nothing is expected the least recently used goes. What runs, comes or is pinned
-stays. So does, for a while, what came and has served nothing yet; else two models could chase each other out for ever.
+(its weights lie in the arenas of devices). The model with the least value gives way: the price of its restore, times
+the requests that are expected of it. If none are expected, the least recently used one goes. A model that runs, comes
+or is pinned stays. So does, for a while, a model that came and has served nothing yet; otherwise two models could
+chase each other out for ever.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STAY_RESTORES = 4.0
 
 
 class ModelStage(Enum):
-    """Where a model's weights are."""
+    """Stage of a model, which shows where its weights are."""
 
     COLD = "cold"
     PARKED = "parked"
@@ -97,12 +98,12 @@ class Residency:
         return self.restore_times.expected_s(name, self.tenants[name].size * self.tenants[name].width)
 
     def value(self, name: str, now: float) -> float:
-        """What it costs per second that a model is not there: the price of its restore times its requests."""
+        """Returns the cost per second of a model's absence: the price of its restore times its requests."""
         tenant = self.tenants[name]
         return self.restore_s(name) * (tenant.arrivals.per_s(now) + tenant.expected / EXPECTED_WITHIN_S)
 
     def expect(self, name: str, requests: float) -> None:
-        """The scheduler says how many requests wait for a model there, or are coming."""
+        """Notes how many requests for a model wait at the scheduler, or are coming."""
         self.tenants[name].expected = requests
 
     def choose(
@@ -113,16 +114,16 @@ class Residency:
         may_go: Callable[[str], bool] = lambda _: True,
         once_served: bool = False,
     ) -> PlaceChoice | None:
-        """Where a model would go and who would give way.
+        """Returns the place that a model would take and the models that would give way.
 
         Args:
             name: A model that is not there.
             now: Seconds.
-            may_go: Whether a model may give way to it.
-            once_served: Whether to count those that run, or have served nothing yet, as if they had.
+            may_go: Decides if a model may give way to it.
+            once_served: Whether to treat models that run, or have served nothing yet, as if they had served.
 
         Returns:
-            None where what must stay leaves no room.
+            None if the models that must stay leave too little space.
         """
         tenant = self.tenants[name]
         return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go, once_served))

@@ -21,12 +21,12 @@ SERVER_TOLERANCE = 2e-2
 
 
 def same_canary(stored: Sequence[float] | None, now: Sequence[float], tolerance: float = TOLERANCE) -> bool:
-    """Whether an answer is what it should be; without a stored one, whether it can be a model's at all.
+    """Returns whether an answer is right; without a stored one, whether a model could give it at all.
 
     Args:
         stored: Answer of the weights as they were first read from their source; None if this is that answer.
         now: The answer to judge.
-        tolerance: How far a value may be off, relative to it, or absolute for small ones.
+        tolerance: The most by which a value may be off, relative to it, or absolute for small ones.
     """
     if not now or not all(map(math.isfinite, now)):
         return False
@@ -38,19 +38,19 @@ def same_canary(stored: Sequence[float] | None, now: Sequence[float], tolerance:
 
 
 class HostedWorker(Protocol):
-    """What computes models: a process of this manager's, or an inference server."""
+    """Worker that computes models: a process of this manager's, or an inference server."""
 
     pid: int | None
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Returns whether the worker can be asked."""
 
     async def serve(self, ready: anyio.Event) -> int:
         """Runs or watches it until it is gone."""
 
     async def ask(self, do: str, timeout_s: float, **values: Any) -> dict[str, Any]:
-        """Has it do something; WorkerDiedError or WorkerRefusedError if it does not."""
+        """Asks the worker to do something; WorkerDiedError or WorkerRefusedError if it does not."""
 
 
 @dataclass(slots=True, eq=False)

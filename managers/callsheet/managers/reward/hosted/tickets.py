@@ -14,7 +14,7 @@ from callsheet.managers.reward.hosted.worker import WorkerRefusedError
 
 
 class AnswerTrouble(Enum):
-    """Who is at fault where there is no answer."""
+    """Party at fault if there is no answer."""
 
     MODEL = "model"
     """The machinery: a later try may succeed."""
@@ -43,13 +43,13 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """What a model says.
+    """Answer of a model.
 
     Attributes:
-        score: The raw logit, the sum of log-probabilities, or what the judge gave.
-        log_probs: Of a teacher, for each token of `token_ids`.
+        score: The raw logit, the sum of log-probabilities, or the judge's score.
+        log_probs: Log-probabilities of a teacher, one for each token of `token_ids`.
         token_ids: Those tokens.
-        text: Of a judge.
+        text: Text of a judge.
     """
 
     score: float
@@ -104,7 +104,7 @@ class ModelRequest:
 
 
 def answer_of(found: dict[str, Any]) -> ModelAnswer | NoAnswer:
-    """What a worker's answer means."""
+    """Returns the meaning of a worker's answer."""
     if "problem" in found:
         return NoAnswer(AnswerTrouble.QUESTION, found["problem"], found["message"], found.get("text", ""))
     if "out_of_memory" in found:
@@ -124,7 +124,7 @@ def answer_of(found: dict[str, Any]) -> ModelAnswer | NoAnswer:
 
 
 def refused(error: WorkerRefusedError, reason: str = "scorer_failed") -> NoAnswer:
-    """What it means that a worker could not do something."""
+    """Returns the answer to a request that a worker could not do."""
     word = "reward_out_of_memory" if error.kind == "out_of_memory" else reason
     return NoAnswer(AnswerTrouble.MODEL, word, str(error))
 

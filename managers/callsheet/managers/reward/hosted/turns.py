@@ -1,4 +1,4 @@
-"""Whose turn it is: which resident model runs its next batch, and which absent one is brought in meanwhile. Pure.
+"""Decides turns: which resident model runs its next batch, and which absent one is brought in meanwhile. Pure.
 
 To bring a model in evicts another, and what waits for that one has to bring it in again. So a model is served to the
 end of its line before it gives way (exhaustive service, as in polling systems with switch-over times). That alone would
@@ -85,7 +85,7 @@ class PatientTurns:
     def _cheaper_soon(
         self, model: str, choice: PlaceChoice, waiting: Mapping[str, int], residency: Residency, now: float
     ) -> bool:
-        """Whether a much cheaper model than those that would give way now is about to be idle."""
+        """Returns whether a much cheaper model than those that would give way now is about to be idle."""
         soon = residency.choose(
             model, now, may_go=lambda name: waiting.get(name, 0) <= self.short_line, once_served=True
         )

@@ -1,4 +1,4 @@
-"""Where each tensor of a model lies in its safetensors files, read from their headers alone. No torch.
+"""Finds the place of each tensor of a model in its safetensors files, only from their headers. No torch.
 
 The data of a file is copied into an arena as it is, and so are the tensors' places in it: a restore is one long copy.
 """

@@ -43,7 +43,7 @@ class WorkerRefusedError(Exception):
 
 
 class _Question:
-    """What waits for an answer."""
+    """A question that waits for an answer."""
 
     __slots__ = ("answer", "done")
 
@@ -75,7 +75,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Returns whether the worker can be asked."""
         return self._process is not None and not self._dead
 
     async def serve(self, ready: anyio.Event) -> int:

@@ -1,4 +1,4 @@
-"""What no limit of the kernel counts, where the kernel asks about each new one: there are only a few at a time."""
+"""Bounds things that no limit of the kernel counts, but about each of which the kernel asks: only a few at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bounded:
         return count is not None and self.take(count, thread, now)
 
     def take(self, count: int, thread: int, now: float) -> bool:
-        """Whether a thread may have one more beside a number that is there. What has just appeared counts twice."""
+        """Returns whether a thread may have one more beside `count`. A thing that just appeared counts twice."""
         # It asks again: what it asked for before is there, or never will be.
         self.awaited.pop(thread, None)
         self.awaited = {

@@ -1,4 +1,4 @@
-"""What the agent does itself in a container, where no bwrap did it: reaches its manager and installs the filter."""
+"""Does in a container the tasks that bwrap does elsewhere: reaches the manager and installs the filter."""
 
 from __future__ import annotations
 

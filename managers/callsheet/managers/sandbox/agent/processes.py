@@ -115,7 +115,7 @@ def until_stopped(pids: Collection[int]) -> None:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether no thread of a process runs any more."""
+    """Returns whether no thread of a process runs any more."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:

@@ -84,7 +84,7 @@ class SharedMemory:
 
 
 def is_there(allowed: Allowed, inodes: set[bytes], now: float) -> bool:
-    """Whether any of it may still take memory, given the inodes that there are."""
+    """Returns whether any of the allowed memory may still exist, given the inodes that there are."""
     return bool(allowed.inodes & inodes) or (bool(allowed.waiting) and now - allowed.since < SECONDS_TO_APPEAR)
 
 

@@ -134,7 +134,7 @@ class OutputPipe(ReadPipe):
 
     @property
     def buffer(self) -> HeadTailBuffer:
-        """What was captured."""
+        """Returns the captured output."""
         return self._buffer
 
     def give_write_end(self) -> int:

@@ -118,7 +118,7 @@ class AgentConnection:
 
     @property
     def runs_commands(self) -> bool:
-        """Whether a command was asked for whose end was not told yet; it may not have entered its group."""
+        """Returns whether the end of any command is still to come; the command may not have entered its group."""
         return any(job.runs_command for job in self._jobs.values())
 
     async def start(

@@ -1,4 +1,4 @@
-"""What the commands of one sandbox take where they say nothing themselves."""
+"""Defaults of the commands of one sandbox."""
 
 from __future__ import annotations
 

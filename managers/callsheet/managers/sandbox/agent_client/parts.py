@@ -19,7 +19,7 @@ class FirstProcess(Protocol):
 
     @property
     def ends_alone(self) -> bool:
-        """Whether this process ended by itself while its starter still ran.
+        """Returns whether this process ended by itself while its starter still ran.
 
         Otherwise the starter's end ended this process and many others, and no process inside is at fault.
         """
@@ -27,7 +27,7 @@ class FirstProcess(Protocol):
     async def ran_out_of_memory(self) -> bool:
         """Returns whether this process ended because the memory was used up, as far as its starter knows.
 
-        Call it at most once, before `finish`. Control groups of the sandbox that outlive the process tell the same.
+        Call it at most once, before `finish`. Control groups of the sandbox that outlive the process report the same.
         """
 
     async def finish(self) -> None:
@@ -36,15 +36,15 @@ class FirstProcess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SandboxParts:
-    """What a backend built.
+    """Parts of a sandbox that a backend built.
 
     Attributes:
-        first_process: What it started.
-        pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
+        first_process: The process that the backend started.
+        pin: Keeps everything below a process, the agent, on some cores if no group of the sandbox does. Called in a
             worker thread.
-        by_process: Whether cores and lanes are changed process by process where no group of the sandbox does; else
+        by_process: Whether cores and lanes are changed process by process if no group of the sandbox does it; else
             `pin` changes all at once, and there are no lanes.
-        group: Its control groups, where there are any.
+        group: Its control groups, if there are any.
         temporary: Its temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
         environment: The default environment of commands.
@@ -52,10 +52,10 @@ class SandboxParts:
         limits: Soft and hard resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
-        copying: The same for those that copy files: what a policy made of its tree can take them for long.
-        changes: What it changed in its overlays, where it has any.
-        confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
-        files_at: Its working directory, as the manager sees it, where its root is not its own.
+        copying: Bounds the worker threads that copy files: a tree that a policy made can take them for long.
+        changes: Its changes in its overlays, if it has any.
+        confined_to: The directories that absolute paths of files must be in; empty if its root is its own.
+        files_at: Its working directory, as the manager sees it, if its root is not its own.
     """
 
     first_process: FirstProcess

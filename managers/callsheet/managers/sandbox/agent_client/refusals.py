@@ -1,4 +1,4 @@
-"""What an agent's refusal of a job means."""
+"""Errors that an agent's refusal of a job means."""
 
 from __future__ import annotations
 

@@ -408,7 +408,7 @@ class AgentSandbox:
 
     @asynccontextmanager
     async def _telling_its_end(self) -> AsyncIterator[None]:
-        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too.
+        """Reports a loss as out of memory if it was one: files fill the memory until the agent is killed too.
 
         That may be between two commands, so it is told by whether memory ever ran out. Otherwise the sandbox died under
         what runs in it, unless it was destroyed, or all end that were started with it.

@@ -1,4 +1,4 @@
-"""What the control groups of this machine can do, in words for the manager's registration."""
+"""Abilities of this machine's control groups, in words for the manager's registration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _has_pressure(layout: GroupLayout) -> bool:
 
 
 def bounds_socket_memory(layout: GroupLayout | None) -> bool:
-    """Whether the buffers of a sandbox's sockets are bounded: with its memory, or in version 1 beside it."""
+    """Returns whether the buffers of a sandbox's sockets are bounded: with its memory, or in version 1 beside it."""
     memory = layout.controllers.get("memory") if layout is not None else None
     if layout is None or memory is None:
         return False

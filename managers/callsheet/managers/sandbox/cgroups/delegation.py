@@ -56,7 +56,7 @@ def enable_controllers(group: Path, wanted: Sequence[str], *, given: bool = Fals
 
 
 def is_delegated(group: Path) -> bool:
-    """Whether a version 2 group was handed over: by systemd, or as the root of a container's own view."""
+    """Returns whether a version 2 group was handed over: by systemd, or as the root of a container's own view."""
     for mark in _DELEGATION_MARKS:
         with contextlib.suppress(OSError):
             if os.getxattr(group, mark) == b"1":
@@ -65,7 +65,7 @@ def is_delegated(group: Path) -> bool:
 
 
 def systemd_of_user(group: Path) -> bool:
-    """Whether a group is that of a unit of this user's own systemd, and no group below one."""
+    """Returns whether a group is that of a unit of this user's own systemd, and no group below one."""
     manager = f"user@{os.geteuid()}.service"
     if manager not in group.parts:
         return False
@@ -95,7 +95,10 @@ def _says_delegated(unit: str) -> bool:
 
 
 def _is_occupied(group: Path) -> bool:
-    """Whether processes directly inside keep it from handing controllers down; the machine's root group is exempt."""
+    """Returns whether processes directly inside a group keep it from handing controllers down.
+
+    The machine's root group is exempt.
+    """
     return (group / "cgroup.type").exists() and bool((group / "cgroup.procs").read_text().split())
 
 

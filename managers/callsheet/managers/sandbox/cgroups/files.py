@@ -123,7 +123,7 @@ def open_thread_entry(directory: Path) -> int:
 
 
 def can_make_groups(parent: Path, needed: str) -> bool:
-    """Whether groups with a file `needed` can be made, found out by making one."""
+    """Returns whether groups with a file `needed` can be made, found out by making one."""
     # A name that no killed process has left behind, and no process of another container has now.
     trial = parent / f"callsheet-probe-{secrets.token_hex(8)}"
     try:
@@ -165,7 +165,7 @@ def remove_groups(directories: Iterable[Path]) -> None:
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether a file of a group could not be used because the group has been removed."""
+    """Returns whether a file of a group could not be used because the group has been removed."""
     return error.errno in {errno.ENOENT, errno.ENODEV}
 
 

@@ -1,4 +1,4 @@
-"""Where this process may make control groups."""
+"""Finds the groups in which this process may make control groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WEIGHT_FILES = ("cpu.shares", "cpu.weight")
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
-    """Where this process may make groups.
+    """Directories in which this process may make groups.
 
     Attributes:
         core: Directory in the version 2 tree; freeze and kill work in every group there.

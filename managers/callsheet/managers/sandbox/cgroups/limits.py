@@ -14,7 +14,7 @@ from callsheet.managers.node import numa_node_by_core, parse_core_list
 from callsheet.managers.sandbox.cgroups import files
 
 SOCKET_MEMORY_FILE = "memory.kmem.tcp.limit_in_bytes"
-"""Of version 1, which counts the buffers of sockets apart from other memory."""
+"""File of version 1, which counts the buffers of sockets apart from other memory."""
 
 _QUOTA_PERIOD_US = 100_000
 # Sockets may have this part of a sandbox's memory in their buffers, where they are not counted with it.

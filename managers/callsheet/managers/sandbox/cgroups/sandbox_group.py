@@ -110,17 +110,17 @@ class SandboxGroup:
 
     @property
     def pins_cores(self) -> bool:
-        """Whether `set_cores` really keeps processes on their cores; otherwise they must be pinned as well."""
+        """Returns whether `set_cores` really keeps processes on their cores; otherwise they must be pinned as well."""
         return "cpuset" in self._controllers
 
     def open_entries(self) -> list[int]:
-        """Opens what the first process writes "0" into to enter, as a single thread; the caller closes them."""
+        """Opens the files into which the first process, one thread, writes "0" to enter; the caller closes them."""
         trees = [directory for controller, directory in self._trees.items() if controller != "cpu"]
         return [*map(files.open_thread_entry, trees), files.open_entry(self._core / "init")]
 
     @property
     def entries(self) -> list[Path]:
-        """What a process of the manager writes "0" into to run on the sandbox's account, beside its commands."""
+        """Returns the files into which a manager's process writes "0" to run on the sandbox's account."""
         own = self._core / "init" if self._owned else self._core
         return [*(directory / "tasks" for directory in self._trees.values()), own / "cgroup.procs"]
 
@@ -149,7 +149,7 @@ class SandboxGroup:
         return self._used.numbers("usage_usec")[0] / 1e6
 
     def untold_cpu_s(self) -> float:
-        """What `cpu_s` has grown by since this was last asked; 0 once the groups are gone."""
+        """Returns the growth of `cpu_s` since the call before; 0 once the groups are gone."""
         try:
             before, self._told_cpu_s = self._told_cpu_s, self.cpu_s()
         except OSError as error:
@@ -159,15 +159,15 @@ class SandboxGroup:
         return self._told_cpu_s - before
 
     def is_empty(self) -> bool:
-        """Whether nothing is inside but the first process."""
+        """Returns whether nothing is inside but the first process."""
         return not self._state.numbers("populated")[0]
 
     def is_ready(self, cores: Collection[int] | None) -> bool:
-        """Whether the next command can begin at once on these cores, or on any: nothing is to be written before."""
+        """Returns whether the next command can begin on these cores, or on any, without a write before it."""
         return self._ready is not None and not self._frozen and cores in (None, self._cores)
 
     def freeze(self, frozen: bool) -> None:
-        """Freezes or thaws all commands and what they left in the background; returns when all are frozen."""
+        """Freezes or thaws all commands and their background processes; returns when all are frozen."""
         if frozen or self._frozen:
             self._frozen = True
             files.write_setting(self._commands / "cgroup.freeze", "1" if frozen else "0")
@@ -248,7 +248,7 @@ class SandboxGroup:
         return self._limits.peak_bytes()
 
     def ran_out_of_memory(self) -> bool:
-        """Whether anything in it was ever killed for the memory limit; False if the groups are gone."""
+        """Returns whether any process in it was ever killed for the memory limit; False if the groups are gone."""
         try:
             return self._limits.events().out_of_memory > 0
         except OSError as error:

@@ -19,7 +19,7 @@ from callsheet.managers.sandbox.cgroups.delegation import ask_systemd, systemd_o
 from callsheet.managers.sandbox.cgroups.layout import CONTROLLERS, own_layout, probe_layout
 
 WITHOUT_GROUPS: Final = "memory is bounded for each process and not for a sandbox, which books all of it for its life"
-"""What is lost where no groups bound memory, as a clause."""
+"""Loss of bounds if no groups bound memory, as a clause."""
 
 _MOVE_S = 20.0
 _LOOK_S = 0.01

@@ -21,12 +21,12 @@ _REFUSALS = frozenset({"missing", "not_a_file", "too_large"})
 
 @dataclass(frozen=True, slots=True)
 class EnvStepRequest:
-    """What an env_step asks for.
+    """Request of an env_step.
 
     Attributes:
-        files: Written first.
-        command: What to run: a program of its own, or a step of a session.
-        download: Checked paths of files to return, with the words they were asked for by.
+        files: Files that are written first.
+        command: The command: a program of its own, or a step of a session.
+        download: Checked paths of files to return, with the words that asked for them.
         live: Whether output is wanted while it runs.
     """
 

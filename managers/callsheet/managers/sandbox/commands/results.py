@@ -1,4 +1,4 @@
-"""Tells what happened in a sandbox in the words of the contract."""
+"""Reports events in a sandbox in the words of the contract."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a sandbox changed in its overlays, or all of its files, kept as layers for later sandboxes.
+"""Keeps changes of a sandbox in its overlays, or all of its files, as layers for later sandboxes.
 
-The tree that is copied was written by code that nobody trusts. Nothing in it is followed or executed: entries are
-opened by descriptor, links are copied as links, and only what an overlay's layer may hold is kept, owned by this
-process's user and without set-user-id. The sandbox must stand still meanwhile.
+The tree that is copied was written by untrusted code. Nothing in it is followed or executed: entries are
+opened by descriptor, links are copied as links, and only entries that an overlay's layer may hold are kept, owned by
+this process's user and without set-user-id. The sandbox must stand still meanwhile.
 """
 
 from __future__ import annotations

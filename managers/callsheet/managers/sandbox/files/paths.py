@@ -44,5 +44,5 @@ def checked_path(path: str, *, below: str = "", allow_empty: bool = False) -> st
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether a path is a directory or something in it, by the text of both."""
+    """Returns whether a path is a directory or something in it, by the text of both."""
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")

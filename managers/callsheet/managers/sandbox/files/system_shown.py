@@ -1,4 +1,4 @@
-"""What bwrap shows of the machine's system, to sandboxes and to programs that read strangers' files. Read-only."""
+"""Parts of the machine's system that bwrap shows to sandboxes and to programs that read strangers' files. Read-only."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def find_system_python() -> Path | None:
 
 
 class BubblewrapPlanner:
-    """Says how to start the first process of a sandbox under bwrap."""
+    """Plans the start of the first process of a sandbox under bwrap."""
 
     def __init__(self, settings: SandboxSettings, layout: GroupLayout | None, directory: Path) -> None:
         """Args:

@@ -1,4 +1,4 @@
-"""What one sandbox can take of what the kernel has for all of them, beside its memory, processes and cores."""
+"""Bounds one sandbox's part of what the kernel has for all, beside its memory, processes and cores."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def most_processes() -> int:
 
 @functools.cache
 def _watches() -> Mapping[str, str]:
-    """Of files that are watched: a user of the machine has a number of them, and sandboxes may share a user."""
+    """Returns the limits of watched files: a user has a number of them, and sandboxes may share a user."""
     shares = {name: _number(f"fs/inotify/max_user_{name}") // _SHARE for name in ("instances", "watches")}
     return {f"user/max_inotify_{name}": str(share) for name, share in shares.items() if share > 0}
 

@@ -96,12 +96,12 @@ class LauncherClient:
 
     @property
     def alive(self) -> bool:
-        """Whether it can start processes."""
+        """Returns whether the launcher can start processes."""
         return self._packets is not None and not self._failure
 
     @property
     def directories(self) -> Sequence[str]:
-        """Where sandboxes find the directories named at the start, in their order."""
+        """Returns the places, in sandboxes, of the directories named at the start, in their order."""
         return self._directories
 
     def attach(self, packets: PacketSocket) -> None:
@@ -251,7 +251,7 @@ class LauncherClient:
 
 @dataclass(frozen=True, slots=True)
 class KernelProbe:
-    """Whether the launcher can do something with this kernel, and else why not."""
+    """Result of a probe whether the launcher can do something with this kernel, with the reason if it cannot."""
 
     works: bool
     reason: str

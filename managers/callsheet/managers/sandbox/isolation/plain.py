@@ -22,7 +22,7 @@ from callsheet.managers.sandbox.settings import SandboxSettings
 
 
 class PlainPlanner:
-    """Says how to start an agent without any isolation."""
+    """Plans the start of an agent without any isolation."""
 
     def __init__(self, settings: SandboxSettings, layout: GroupLayout | None, directory: Path, marker: str) -> None:
         """Args:

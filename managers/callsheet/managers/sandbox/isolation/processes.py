@@ -108,7 +108,7 @@ class ProcessPlanner(Protocol):
         """Describes its isolation."""
 
     def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
-        """Says how to start a sandbox. May block for milliseconds; raises SandboxCreateError or OSError.
+        """Returns how to start a sandbox. May block for milliseconds; raises SandboxCreateError or OSError.
 
         Args:
             stages: Where the launcher shows the stage directories.

@@ -1,4 +1,4 @@
-"""What a sandbox can reach: nothing, or the destinations that its env_reset names.
+"""Network of a sandbox: it reaches nothing, or the destinations that its env_reset names.
 
 A sandbox has a network of its own with nothing in it but a loopback, and no privilege here could give it more. A
 destination is reached through the manager: the agent makes a listening socket on the sandbox's loopback and hands

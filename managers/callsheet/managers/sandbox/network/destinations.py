@@ -15,7 +15,7 @@ _RULE = 'must be "HOST:PORT" with a name, "*.NAME", an address ("[...]" around o
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where to connect to by TCP.
+    """Destination to connect to by TCP.
 
     Attributes:
         host: A name in lower case, "*.NAME" for any name below one, an address, or "*" for any name.
@@ -42,16 +42,16 @@ class Destination:
 
     @property
     def is_address(self) -> bool:
-        """Whether it names an address."""
+        """Returns whether the destination is an address."""
         return _address(self.host) is not None
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is a port of this machine's loopback: 127.0.0.1, as programs in sandboxes have it, too."""
+        """Returns whether it is a port of this machine's loopback: 127.0.0.1, as programs in sandboxes have it, too."""
         return self.host == LOOPBACK
 
     def covers(self, other: Destination) -> bool:
-        """Whether whoever may reach this one may reach another. Addresses are covered by themselves alone."""
+        """Returns whether permission for this destination covers another. Only the same address covers an address."""
         if self.port != other.port:
             return False
         if self.host == other.host:
@@ -66,7 +66,7 @@ class Destination:
 
 
 def covered(destination: Destination, allowed: Iterable[Destination]) -> bool:
-    """Whether one of the allowed destinations covers this one."""
+    """Returns whether one of the allowed destinations covers this one."""
     return any(one.covers(destination) for one in allowed)
 
 

@@ -1,4 +1,4 @@
-"""What node sharing is told of commands, and what it says about them."""
+"""Descriptions of commands for node sharing, and its decisions about them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KnownCommand:
-    """What is known of a command when it starts.
+    """Knowledge of a command when it starts.
 
     Attributes:
-        command_id: Names it until it ends.
+        command_id: Its id until it ends.
         predicted_use: Cores it will use in the foreground; below 1 for one that also waits for disks and sockets.
         demotable: Whether it may be put into the background. Not for rewards: a stall inside a test suite trips the
             suite's own timeouts and makes the reward wrong.

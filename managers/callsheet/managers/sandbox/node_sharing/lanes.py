@@ -30,7 +30,7 @@ _NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 13}
 
 
 class LaneMethod(Enum):
-    """What tells the lanes apart for the kernel's scheduler; the values are for people."""
+    """Property that separates the lanes for the kernel's scheduler; the values are for people."""
 
     WEIGHT_GROUP = "weight of the sandbox's group"
     NICE_PROCESSES = "niceness of every process"
@@ -59,16 +59,16 @@ class SandboxLanes:
 
     @property
     def by_process(self) -> bool:
-        """Whether its processes or sessions are changed one by one."""
+        """Returns whether its processes or sessions are changed one by one."""
         return self.method in {LaneMethod.NICE_PROCESSES, LaneMethod.SESSION_WEIGHT}
 
     @property
     def must_follow(self) -> bool:
-        """Whether what begins now, a command or a session, must be put into its lane afterwards."""
+        """Returns whether a command or session that begins now must be put into its lane afterwards."""
         return self.lane is Lane.BACKGROUND and self.by_process
 
     def put(self, lane: Lane) -> None:
-        """Puts everything but the first process into a lane; OSError where the kernel refuses."""
+        """Puts everything but the first process into a lane; OSError if the kernel refuses."""
         if self._group is not None and self._group.weight_file is not None:
             self._group.set_background(lane is Lane.BACKGROUND)
         elif self.method is not LaneMethod.NONE:
@@ -156,7 +156,7 @@ def process_lane_method() -> LaneMethod:
 
 
 def _can_be_nice_no_more() -> bool:
-    """Whether a thread that was made nice can be made normal again: needs privilege, or RLIMIT_NICE."""
+    """Returns whether a thread that was made nice can be made normal again: needs privilege, or RLIMIT_NICE."""
     answers: list[bool] = []
 
     def try_it() -> None:

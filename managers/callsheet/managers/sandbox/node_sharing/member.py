@@ -62,12 +62,12 @@ class RunningCommand:
 
     @property
     def displaceable(self) -> bool:
-        """Whether another command may take its place in the foreground: one of a lower level, or an overdue one."""
+        """Returns whether a command of a lower level, or an overdue one, may take its place in the foreground."""
         return self.command.demotable and self.lane is Lane.FOREGROUND and self.level > NEW_LEVEL
 
     @property
     def has_claim(self) -> bool:
-        """Whether it is to be in the foreground whatever other commands do: it cannot be demoted, is new or overdue."""
+        """Returns whether it belongs in the foreground whatever others do: it cannot be demoted, is new or overdue."""
         if self.lane is None:
             return False
         return self.overdue or not self.command.demotable or self.level <= OVERDUE_LEVEL

@@ -64,17 +64,17 @@ class AdmittingBackend:
 
     @property
     def is_slow(self) -> bool:
-        """Whether making sandboxes failed of late."""
+        """Returns whether making sandboxes has failed lately."""
         return self._pace.is_slow
 
     @property
     def overlays(self) -> bool:
-        """Whether the inner backend has overlays."""
+        """Returns whether the inner backend has overlays."""
         return self._inner.overlays
 
     @property
     def begins_with_copies(self) -> bool:
-        """Whether the inner backend's sandboxes can begin with copies."""
+        """Returns whether the inner backend's sandboxes can begin with copies."""
         return self._inner.begins_with_copies
 
     @property
@@ -88,7 +88,7 @@ class AdmittingBackend:
         self.memory.make_room_by(spares.give_up)
 
     def capabilities(self) -> Mapping[str, str]:
-        """What the inner backend can do, and how much memory its sandboxes may hold."""
+        """Returns the abilities of the inner backend, and how much memory its sandboxes may hold."""
         limit, by_need = self.memory.ledger.limit_mib, self.memory.ledger.by_need
         admitted = f"at most {limit} MiB held by all sandboxes" if limit is not None else "as the scheduler books it"
         if by_need:

@@ -27,7 +27,7 @@ class CreationPace:
 
     @property
     def is_slow(self) -> bool:
-        """Whether only one is to try at a time."""
+        """Returns whether only one is to try at a time."""
         return self.failures > 0
 
     def wait_s(self, now: float) -> float:

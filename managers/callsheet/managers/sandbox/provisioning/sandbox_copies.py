@@ -78,7 +78,7 @@ class SandboxCopies:
             raise CopyRefusedError("not_copied", f"the files of the sandbox could not be copied: {error}") from error
 
     def sized(self, use: SandboxUse, original: SandboxSpec) -> SandboxSpec:
-        """What fits into one sandbox fits into the other; memory that was asked for goes before."""
+        """Returns the specification of a copy: it has the original's sizes, except memory that its action asked for."""
         spec = replace(use.new_sandbox(), max_processes=original.max_processes)
         if use.attempt.grant.resources.get("memory"):
             return spec

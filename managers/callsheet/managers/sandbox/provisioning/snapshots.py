@@ -31,12 +31,12 @@ class SetUp:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Returns whether there is nothing to do."""
         return not self.files and self.command is None
 
     @property
     def is_short(self) -> bool:
-        """Whether doing it again takes no longer than looking for what it left."""
+        """Returns whether doing the set-up again takes no longer than looking for its snapshot."""
         return (
             self.command is None
             and len(self.files) <= _FEW_FILES
@@ -47,12 +47,12 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class KeptSetUp:
-    """What the scheduler is told of a snapshot.
+    """Report to the scheduler about a snapshot.
 
     Attributes:
-        name: As `callsheet.v1.set_ups` derives it.
+        name: Its name, as `callsheet.v1.set_ups` derives it.
         image: The image that it was set up in; empty for the machine's own system.
-        took_s: Seconds that it took.
+        took_s: Seconds that the set-up took.
     """
 
     name: str
@@ -62,7 +62,7 @@ class KeptSetUp:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is noted beside a snapshot; `outcome` is that of its command, None if there was none."""
+    """Note beside a snapshot; `outcome` is that of its command, None if there was none."""
 
     set_up: KeptSetUp
     outcome: CommandOutcome | None

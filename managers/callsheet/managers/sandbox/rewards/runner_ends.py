@@ -43,7 +43,7 @@ def cut_short(outcome: CommandOutcome) -> bool:
 
 
 def says_killed(outcome: CommandOutcome) -> bool:
-    """Whether a shell says that a program in it was ended by a signal, whatever it exited with itself."""
+    """Returns whether a shell reports that a signal ended a program in it, whatever its own exit code."""
     return any(
         line in _SHELL_WORDS or (": line " in line and not _SHELL_WORDS.isdisjoint(line.split()))
         for line in _lines(outcome.stderr)
@@ -70,7 +70,7 @@ def cannot_start(outcome: CommandOutcome) -> str:
 
 
 def lacks_a_module(outcome: CommandOutcome) -> bool:
-    """Whether code could not be imported, as where nothing was written yet."""
+    """Returns whether code could not be imported, for instance because nothing was written yet."""
     return any("ModuleNotFoundError: " in line or "ImportError: " in line for line in _lines(outcome.stderr)) or any(
         "ModuleNotFoundError: " in line or "ImportError" in line for line in _lines(outcome.stdout)
     )
@@ -94,6 +94,6 @@ def _is_one_program(before: str) -> bool:
 
 
 def _is_policys(said: str) -> bool:
-    """Whether a shell names a program with a path that is none of the system."""
+    """Returns whether a shell names a program with a path that is none of the system."""
     name = said.rpartition(": ")[0].rpartition(" ")[2].strip(_QUOTES)
     return "/" in name and not name.startswith(_SYSTEM) and not said.startswith("working directory ")

@@ -274,7 +274,7 @@ def _refuse_socket_filters() -> list[Instruction]:
 
 
 def _refuse_leases(*, waking: bool) -> list[Instruction]:
-    """Whoever stands still with a lease on a file keeps others from opening it, for 45 s, and it from being copied.
+    """Refuses leases: a stopped process with a lease on a file delays other openers for 45 s, and copies of the file.
 
     With `waking` also what would send SIGCONT for I/O while everything that could send it is stopped.
     """

@@ -1,4 +1,4 @@
-"""What a manager leaves behind that is gone: its attempts end and its sandboxes are forgotten, in parts."""
+"""Handles the loss of a manager in parts: its attempts end, and its sandboxes are forgotten."""
 
 from __future__ import annotations
 

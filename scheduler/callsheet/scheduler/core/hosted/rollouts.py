@@ -52,7 +52,7 @@ class PolicyEngine(NamedTuple):
 
     @property
     def weights(self) -> EngineWeights:
-        """What is known of its weights."""
+        """The core's knowledge of the engine's weights."""
         return self.service.weights
 
 
@@ -295,7 +295,7 @@ def _settle(state: SchedulerState, engine: PolicyEngine, end: UpdateEnd, now: fl
 
 
 def advance(state: SchedulerState, rollout: WeightsRollout, now: float) -> None:
-    """Tells those engines to update whose turn it is, and sees to it that it is looked at again in time."""
+    """Orders the engines whose turn it is to update, and sets a timer for the next look."""
     engines = engines_of(state, rollout.service)
     waiting = [each for each in engines if not each.weights.busy and not each.weights.has_proved(rollout)]
     if rollout.offer.group_ranks:

@@ -46,7 +46,7 @@ def expected_rewards(state: SchedulerState, service: str) -> float:
 
 
 def tell_demand(state: SchedulerState, manager: Manager, now: float) -> None:
-    """Tells a manager what is asked for of its services that come and go, where that is news."""
+    """Reports to a manager the demand for its services that come and go, if the demand has changed."""
     if manager.session is None or now - manager.demand_told_at < TELL_EVERY_S:
         return
     coming_and_going = [each for each in manager.services.values() if _comes_and_goes(each)]

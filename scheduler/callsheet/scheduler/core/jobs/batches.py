@@ -51,7 +51,10 @@ def check_room_for_result(state: SchedulerState, trajectory: Trajectory, result:
 
 
 def _is_waited_for(job: Job, trajectory: Trajectory) -> bool:
-    """Whether requests wait for more than is ready, and this one helps: of groups the oldest that is not whole."""
+    """Returns whether a trajectory helps requests that want more than is ready.
+
+    Of the trajectories in groups, only those of the oldest incomplete group help.
+    """
     buffer, group = job.buffer, trajectory.request.group
     if buffer.takers.wanted <= buffer.ready_count:
         return False
@@ -85,7 +88,7 @@ def buffer_result(state: SchedulerState, trajectory: Trajectory, result: Traject
 
 
 def is_over(job: Job, group: Group) -> bool:
-    """Whether no other member of a group can finish: it has its quorum, or no seat is free or open."""
+    """Returns whether no other member of a group can finish: the group has its quorum, or no seat is free or open."""
     if job.has_open_members(group):
         return False
     return group.has_quorum or group.cancelled or len(group.members) >= group.size
@@ -105,7 +108,7 @@ def member_closed(state: SchedulerState, job: Job, group_id: str, now: float) ->
 
 
 def _can_grow(job: Job, group_id: str) -> bool:
-    """Whether another member of a group can finish; none can of one that is forgotten."""
+    """Returns whether another member of a group can finish; False if the group is forgotten."""
     group = job.groups.get(group_id)
     return group is not None and not is_over(job, group)
 

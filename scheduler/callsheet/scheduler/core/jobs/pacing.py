@@ -1,7 +1,7 @@
-"""Which waiting trajectories may begin, as far as their job's buffer and its staleness policy are concerned.
+"""Decides which waiting trajectories may begin under their job's limit on its buffer and its staleness policy.
 
 A new trajectory waits while the buffer is full, or while another start could make one too stale. A group that has begun
-is never held up: others wait for its members. Whatever begins takes up room, members of such groups too.
+is never held up because others wait for its members. Every trajectory that begins counts, even in such a group.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from callsheet.scheduler.core.words.staleness import OnTheWay, most_on_the_way, 
 
 
 class PacingGate:
-    """What a job's buffer and staleness policy let begin now.
+    """Limit on the trajectories of a job that may begin now, from the job's buffer and its staleness policy.
 
     Attributes:
-        reason: Why a new trajectory has to wait once there is no room, as a sentence's end.
+        reason: Why a new trajectory has to wait once no more may begin, as a sentence's end.
     """
 
     def __init__(self, state: SchedulerState, job: Job) -> None:
@@ -41,16 +41,16 @@ class PacingGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds up nothing at all, however many begin."""
+        """Returns whether the gate holds up nothing, however many trajectories begin."""
         return self._room is None
 
     @property
     def has_room(self) -> bool:
-        """Whether a trajectory of no group that has begun may begin."""
+        """Returns whether a trajectory may begin that is in no group that has begun."""
         return self._room is None or self._room > 0
 
     def admits(self, trajectory: Trajectory) -> bool:
-        """Whether a waiting trajectory may begin; it counts as begun from now on."""
+        """Returns whether a waiting trajectory may begin, and if so counts it as begun."""
         if self._room is None:
             return True
         group = trajectory.group
@@ -75,9 +75,10 @@ def most_buffered_of(state: SchedulerState, job: Job) -> int:
 
 
 def holds_back(job: Job) -> bool:
-    """Whether a batch that is not full has to wait: it would leave more unfinished than may be on their way then.
+    """Returns whether a batch that is not full has to wait.
 
-    A trainer that takes few each time would otherwise overtake the oldest.
+    It has to if it would leave more trajectories unfinished than may be on their way then. A trainer that takes few
+    each time would otherwise overtake the oldest.
     """
     within, buffer, coming = job.request.staleness.admit_within, job.buffer, _coming(job)
     began_with = [*job.live_versions, *coming]

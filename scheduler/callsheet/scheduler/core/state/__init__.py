@@ -1,1 +1,1 @@
-"""What the core keeps, and the books of it. Nothing here decides."""
+"""State of the core, and the accounts that it keeps. Nothing here decides."""

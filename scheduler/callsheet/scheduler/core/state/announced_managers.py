@@ -49,7 +49,7 @@ class ExpectedService:
     kinds: frozenset[ActionKind]
 
     def may_serve(self, kind: ActionKind, name: str) -> bool:
-        """Whether it may be what an action asks for by this name, or by an empty one for any of its kind."""
+        """Returns whether the service may serve an action that asks for this name; an empty name asks for any."""
         if kind not in self.kinds:
             return False
         if self.name == IMAGE_SERVICE_PREFIX:
@@ -63,30 +63,30 @@ class ExpectedRole:
 
     Attributes:
         name: For people, for instance "inference".
-        services: What it will do. The first one tells its managers from others, which may do some of the rest too.
+        services: Its services. The first one distinguishes its managers from others, which may have some of the rest.
     """
 
     name: str
     services: tuple[ExpectedService, ...]
 
     def may_serve(self, kind: ActionKind, name: str) -> bool:
-        """Whether its manager may serve an action."""
+        """Returns whether the role's manager may serve an action."""
         return any(service.may_serve(kind, name) for service in self.services)
 
     def is_served_by(self, services: Iterable[ServiceDescription]) -> bool:
-        """Whether a manager with these services is the one that was announced."""
+        """Returns whether a manager with these services is the one that was announced."""
         mark = self.services[0]
         return any(mark.kinds <= each.kinds and mark.name in (ANY_NAME, each.name) for each in services)
 
 
 @dataclass(slots=True)
 class Awaited:
-    """What a manager had before a restart of the scheduler, which has not registered since.
+    """Attempts and sandboxes of a manager that has not registered since a restart of the scheduler.
 
     Attributes:
-        attempts: Those that the journal has of it, by the incarnation of the manager that they were sent to.
-        trajectories: Those whose sandboxes it had.
-        drain: The request to leave that it had; None if it had none.
+        attempts: The manager's attempts in the journal, by the incarnation of the manager that they were sent to.
+        trajectories: Trajectories whose sandboxes the manager had.
+        drain: The request to leave that the manager had; None if it had none.
     """
 
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)

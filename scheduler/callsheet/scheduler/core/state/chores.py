@@ -79,7 +79,7 @@ def open_actions(job: Job, wanted: Callable[[Action], bool] = lambda _: True) ->
 
 
 def at_once(parts: Generator[None, None, A]) -> A:
-    """What a generator returns, for who does nothing else between its parts."""
+    """Runs a generator to its end without a pause, and returns its result."""
     while True:
         try:
             next(parts)

@@ -95,6 +95,6 @@ class HeldMemory:
             self._expected[key] = -(-percentile_95 // _STEP_MIB) * _STEP_MIB
 
     def of_new(self, job: str, label: str, demand: Demand) -> int:
-        """What is booked of a new sandbox's memory by need, in MiB; 0 where that is nothing but its demand."""
+        """Returns the MiB of memory that are booked by need for a new sandbox; 0 if only its demand is booked."""
         expected = self._expected.get((job, label))
         return 0 if expected is None else booked_mib(expected, demand.by_need_mib)

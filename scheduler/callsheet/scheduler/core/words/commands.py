@@ -1,6 +1,6 @@
-"""What the core wants done.
+"""Commands of the core to the shell.
 
-The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
+The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class sets
 `after_commit` waits until every record before it is committed. So does the dispatch of an action that may begin only
 once. All others are carried out at once if the scheduler has lately proved that it leads.
 """
@@ -29,10 +29,10 @@ from callsheet.scheduler.core.words.registration import SandboxRef
 
 
 class CoreCommand:
-    """What the core wants done.
+    """A command of the core to the shell.
 
     Attributes:
-        after_commit: Whether it waits until every record before it is committed.
+        after_commit: Whether the command waits until every record before it is committed.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""What work costs, by resource. Pure, and cheap enough for each end of an attempt."""
+"""Costs of work, by resource. Pure, and cheap enough to use at each end of an attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMED: Final = (CPU, MEMORY, GPU)
 COUNTED: Final = ("tokens_in", "tokens_cached", "tokens_out", "calls")
 MIB_A_GIB: Final = 1024
 MAX_RESOURCES: Final = 256
-"""What is told beyond so many is left out."""
+"""Most resources in a cost; further ones are left out."""
 
 
 def read_price(text: str) -> tuple[str, float]:
@@ -58,7 +58,7 @@ class Cost:
     used: dict[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether it is anything."""
+        """Returns whether any cost was held or used."""
         return bool(self.held or self.used)
 
     def add(self, other: Cost, times: float = 1.0) -> None:

@@ -10,7 +10,7 @@ from callsheet.scheduler.core.words.model import Token
 
 
 class WeightsStanding(IntEnum):
-    """Whether an engine has weights that it may serve; the numbers are the contract's."""
+    """State of an engine's weights, which decides if it may serve them; the numbers are the contract's."""
 
     INITIAL = 1
     PROVED = 2
@@ -39,13 +39,13 @@ class UpdateEnd:
 
 @dataclass(frozen=True, slots=True)
 class WeightsTold:
-    """What a manager says of its engine's weights.
+    """A manager's report on its engine's weights.
 
     Attributes:
-        version: Of the policy, as far as it is known.
-        proved_by: The rollout that it has proved; None unless PROVED.
-        updating: The update that it is doing; None unless UPDATING.
-        reason: Why it is UNPROVED, as a sentence.
+        version: The policy version of the weights, as far as it is known.
+        proved_by: The rollout that the engine has proved; None unless PROVED.
+        updating: The update that the engine is doing; None unless UPDATING.
+        reason: Why the weights are UNPROVED, as a sentence.
         last_update: The newest update that ended; None if there was none.
     """
 
@@ -82,11 +82,11 @@ class WeightsOffer:
 
 @dataclass(frozen=True, slots=True)
 class PublishRight:
-    """Which services a job's token lets it publish weights for.
+    """Services for which a job's token lets the job publish weights.
 
     Attributes:
-        named: Those that the token names.
-        reserved: Those that any valid token names. They are for jobs whose tokens name them.
+        named: Services that the token names.
+        reserved: Services that any valid token names. They are for jobs whose tokens name them.
     """
 
     named: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class WeightsRollout:
 
     @property
     def service(self) -> str:
-        """Whose weights they are."""
+        """Name of the service that has the weights."""
         return self.offer.service
 
     @property
@@ -154,16 +154,16 @@ class EngineWeights:
 
     @property
     def gated(self) -> bool:
-        """Whether no action may be sent to it for the sake of its weights."""
+        """Returns whether the engine's weights forbid that an action is sent to it."""
         return not self.trusted or self.told.standing in (WeightsStanding.UPDATING, WeightsStanding.UNPROVED)
 
     @property
     def busy(self) -> bool:
-        """Whether it is updating, or was told to."""
+        """Returns whether the engine is updating or has an order to update."""
         return self.updating is not None or self.told.standing is WeightsStanding.UPDATING
 
     def has_proved(self, rollout: WeightsRollout) -> bool:
-        """Whether it serves what a rollout brings."""
+        """Returns whether the engine has proved the weights of a rollout."""
         return self.told.standing is WeightsStanding.PROVED and self.told.proved_by == rollout.token
 
     def exposed_until(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""What the core asks the journal to remember: one record per durable change.
+"""Records that the core asks the journal to keep: one per durable change.
 
 The core emits records, the shell hands them to the journal in order. A record names what changed and nothing else, so
 that the journal may merge several records of one action into one row before it commits.
@@ -46,7 +46,7 @@ class JobClosed(Record):
 
 @dataclass(slots=True)
 class ClosedJobGrew(Record):
-    """What the job costs by now that was closed at this time: an attempt has ended that outlived it."""
+    """New cost of a job that was closed at this time; an attempt that outlived the job has ended."""
 
     job_id: str
     closed_at: float
@@ -124,9 +124,9 @@ class TrajectoryBegan(Record):
 
 @dataclass(slots=True)
 class TrajectoryPlaced(Record):
-    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it.
+    """Place of a trajectory's sandbox; the ids are empty when it is gone. `held` maps resources to units kept by it.
 
-    `died` says that it is gone, or will be, because it died under a command that ran in it.
+    `died` is true if the sandbox is gone, or will be, because it died under a command that ran in it.
     """
 
     job_id: str
@@ -140,7 +140,7 @@ class TrajectoryPlaced(Record):
 
 @dataclass(slots=True)
 class CostGrown(Record):
-    """What a job and some of its trajectories cost are these accounts now."""
+    """New accounts of the cost of a job and of some of its trajectories."""
 
     job_id: str
     of_job: Account
@@ -229,19 +229,19 @@ class ActionRequeued(Record):
 
 @dataclass(slots=True)
 class ActionSummary:
-    """What stays of an action that has its outcome, so that it can be explained. Times are seconds since the epoch.
+    """Summary of an action that has its outcome, kept to explain the action. Times are seconds since the epoch.
 
     Attributes:
         kind: Number of its kind.
         state: Name of its terminal state.
         service: The service that it asked for; empty for any of its kind.
         failure: Name of the kind of failure; empty if it did not fail.
-        reason: Of a failure, a cancel or an expiry; else empty.
+        reason: The reason of a failure, a cancel or an expiry; else empty.
         manager_id: The manager of its last attempt; empty if there was none.
         node_id: The node of that manager; empty if it was not known.
-        traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was told.
-        held: What its attempts held and what they used; see `Cost`.
-        story: What happened to it, in order; the journal keeps the last events, and those only once its job is closed.
+        traceparent: The span that caused it, as W3C Trace Context writes it; empty if none was given.
+        held: Resources that its attempts held and used; see `Cost`.
+        story: Its events, in order; the journal keeps the last ones, and those only once the job is closed.
     """
 
     job_id: str

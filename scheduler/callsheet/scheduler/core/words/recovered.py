@@ -1,4 +1,4 @@
-"""What the journal gives the core when a scheduler starts: the state that its records add up to."""
+"""State that the journal gives the core when a scheduler starts: the sum of its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which known name somebody may have meant."""
+"""Finds the known name that a user may have meant."""
 
 from __future__ import annotations
 

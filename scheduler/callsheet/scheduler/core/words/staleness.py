@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StalenessPolicy:
-    """What a job wants; None where it does not ask the question.
+    """Limits on the staleness of a job's trajectories; a limit that the job does not set is None.
 
     Attributes:
         admit_within: A trajectory waits to begin while another start could make one staler than this.
-        select_within: What is staler when a batch is taken is dropped.
-        evict_beyond: A live trajectory that is staler is closed as abandoned.
+        select_within: A trajectory that is staler than this when a batch is taken is dropped.
+        evict_beyond: A live trajectory that is staler than this is closed as abandoned.
     """
 
     admit_within: int | None = None
@@ -74,5 +74,5 @@ def room_to_begin(version: int, way: OnTheWay, batch: int, within: int) -> int:
 
 
 def is_evicted(policy: StalenessPolicy, version: int, began: int) -> bool:
-    """Whether a live trajectory ends as a version is published."""
+    """Returns whether a live trajectory has to end because a version is published."""
     return policy.evict_beyond is not None and version - began > policy.evict_beyond

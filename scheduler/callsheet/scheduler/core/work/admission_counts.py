@@ -1,6 +1,6 @@
-"""What jobs and groups know of their trajectories that were let begin, and of those that wait for it.
+"""Counts the trajectories of jobs and groups that were admitted, and those that wait to begin.
 
-It is counted as it happens, so that a planning round need not walk all trajectories of a job.
+They are counted as it happens, so that a planning round need not walk all trajectories of a job.
 """
 
 from __future__ import annotations

@@ -60,10 +60,11 @@ def release_stranger(manager: Manager, token: Token) -> None:
 
 
 def waits_for(state: SchedulerState, manager: Manager, action: Action, token: Token, body_hash: bytes) -> bool:
-    """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same.
+    """Returns whether an attempt that the core does not know may be this action's attempt.
 
-    Who knows the body of somebody else's action could claim it. So the manager must be one that could have been given
-    it, by a token that was.
+    The action must have no attempt, and its body must be the same. A manager that knows the body of another's action
+    could claim that action. So the manager must be one to which the scheduler could have given the action, by a token
+    that exists.
     """
     request, trajectory = action.request, action.trajectory
     waits = action.state is ActionState.QUEUED and action.attempt is None
@@ -75,7 +76,7 @@ def waits_for(state: SchedulerState, manager: Manager, action: Action, token: To
 
 
 def is_of(job: Job, token: Token) -> bool:
-    """Whether an attempt is of this job, and not of one that had its id before and was closed."""
+    """Returns whether an attempt belongs to this job, and not to a closed job that had the same id before."""
     return token > job.begun_after
 
 
@@ -156,7 +157,7 @@ def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: flo
 
 
 def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, running: RunningAttempt) -> None:
-    """Says again what a broken stream may have swallowed."""
+    """Repeats messages that a broken stream may have swallowed."""
     if attempt.cancel_sent:
         state.emit(CancelAttempt(manager.session, attempt.token, "it was to be stopped before its stream broke"))
     cores = (*attempt.lent_cores, *attempt.cores)

@@ -90,14 +90,14 @@ def _admissible(
 def _booked(
     state: SchedulerState, action: Action, manager: Manager, service: Service, units: dict[str, int]
 ) -> dict[str, int]:
-    """What a grant takes of its node."""
+    """Returns the units that a grant takes of its node."""
     if manager.by_need:
         units = by_need(state, manager, ReadyQueue.key_of(action), units)
     return service.booked(units)
 
 
 def within_demand(demand: Demand, units: dict[str, int]) -> bool:
-    """Whether units are what a demand asks for, and nothing else."""
+    """Returns whether units are within a demand and name no other resource."""
     named = 0
     for entry in demand.entries:
         given = units.get(entry.resource, 0)

@@ -1,4 +1,4 @@
-"""What attempts and sandboxes cost, added up for trajectories and jobs as it comes."""
+"""Costs of attempts and sandboxes, added up for trajectories and jobs as they arise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def note_resting(state: SchedulerState, trajectory: Trajectory, now: float) -> N
 
 
 def _rate_at_rest(trajectory: Trajectory) -> Cost:
-    """What a sandbox costs each second at rest: its manager measures what it holds of its memory, or tells nothing."""
+    """Returns what a sandbox costs each second at rest.
+
+    Its memory counts as its manager measures it; without a measurement the memory that it holds counts.
+    """
     if not trajectory.sandbox_id:
         return Cost()
     measured_mib = trajectory.held_mib
@@ -77,7 +80,7 @@ def persist_costs(state: SchedulerState, now: float) -> None:
 
 
 def group_cost(job: Job, group: Group, now: float) -> Cost:
-    """What the members of a group cost until now, but for those that are forgotten."""
+    """Returns the cost of a group's members until now, without those that are forgotten."""
     total = Cost()
     for member in (*group.members, *group.lost):
         trajectory, closed = job.trajectories.get(member), job.closed_trajectories.get(member)

@@ -313,7 +313,7 @@ def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
 
 
 def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: float) -> None:
-    """Tells a manager to end an attempt, once; after the grace the action gets its outcome without it."""
+    """Orders a manager to end an attempt, once; after the grace the action gets its outcome without it."""
     if attempt.cancel_sent:
         return
     attempt.cancel_sent = True

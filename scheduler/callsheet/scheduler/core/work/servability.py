@@ -1,4 +1,4 @@
-"""Whether a manager can serve an action: at all, now, or once one that was announced is there."""
+"""Decides if a manager can serve an action at all, now, or once an announced manager is there."""
 
 from __future__ import annotations
 
@@ -58,14 +58,17 @@ def _free_slots(service: Service) -> float:
 
 
 def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Demand) -> bool:
-    """Whether the manager could serve it on an idle node."""
+    """Returns whether the manager could serve an action on an idle node."""
     found = service_of(manager, kind, service)
     minimum = demand.minimum()
     return found is not None and found.pool_has(minimum) and manager.node.could_fit(found.booked(minimum))
 
 
 def by_need(state: SchedulerState, manager: Manager, key: ClassKey, units: dict[str, int]) -> dict[str, int]:
-    """What a grant of a class needs of a manager's node, which must have its demand if nothing else is there."""
+    """Returns the units that a grant of a class needs of a manager's node.
+
+    The node must have the class's demand if nothing else is there.
+    """
     if not (manager.by_need and MEMORY in units):
         return units
     return units_by_need(key.kind, units, state.held_memory.of_new(key.job, key.label, key.demand))

@@ -1,1 +1,1 @@
-"""What the planner tells people: why an action waits, who holds what it lacks, and what more nodes would do."""
+"""Answers for people: why an action waits, which holder has what it lacks, and what more nodes would do."""

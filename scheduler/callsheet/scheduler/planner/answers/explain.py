@@ -33,7 +33,7 @@ def explain_in_parts(
     planner: Reviewer,
     sees_job: Callable[[str], bool] = lambda _: True,
 ) -> Generator[None, None, Explanation]:
-    """Says why an action is where it is, of which the state may change a little between two parts.
+    """Explains why an action is where it is, in parts; the state may change a little between two of them.
 
     Args:
         state: The scheduler's state.

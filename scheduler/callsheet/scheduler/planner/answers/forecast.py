@@ -28,15 +28,15 @@ _NO_SOLVER = Budget(seconds=0.0)
 
 @dataclass(frozen=True, slots=True)
 class ClassForecast:
-    """What members of a class can expect, in seconds from now.
+    """Forecast for the members of a class, in seconds from now.
 
     Attributes:
-        key: The class, for a reader.
-        waiting: How many wait.
-        mean_wait_s: Until they start; of those that can start at all.
-        mean_end_s: Until they end; of the same.
-        stuck: Members that can never start: no resource that they need has as many units.
-        waited_s: How long they have waited so far.
+        key: Name of the class, for a reader.
+        waiting: Number of members that wait.
+        mean_wait_s: Mean time until they start, of those that can start at all.
+        mean_end_s: Mean time until they end, of the same members.
+        stuck: Members that can never start because no resource that they need has as many units.
+        waited_s: Seconds that they have waited so far.
     """
 
     key: str
@@ -49,7 +49,7 @@ class ClassForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the actions that wait can expect, weighted, in seconds from now; see `ClassForecast`.
+    """Forecast for the actions that wait, weighted, in seconds from now; see `ClassForecast`.
 
     Attributes:
         start_now: Members that the next round starts.
@@ -75,7 +75,7 @@ def forecast(instance: PlanningInstance) -> Forecast:
 
 @dataclass(slots=True)
 class _Sums:
-    """Of the members of a class that started."""
+    """Sums over the members of a class that started."""
 
     started: int = 0
     wait_s: float = 0.0
@@ -139,7 +139,7 @@ class _Drain:
             self._note(position, option, members)
 
     def summary(self) -> Forecast:
-        """What was found."""
+        """Returns the forecast that the played rounds gave."""
         classes = tuple(
             ClassForecast(
                 str(asked.key),

@@ -1,7 +1,7 @@
-"""What is wanted of each role of managers: what is held, what waits for room, and what more units would shorten. Pure.
+"""Counts the units wanted of each role of managers: units held, units that waiting work needs, and units of use. Pure.
 
-A fleet that grows and shrinks is told this. What waits for the manager of its sandbox is left out, as no other manager
-can run it; so is what its job's buffer or staleness policy holds up.
+A fleet that grows and shrinks follows these numbers. An action that waits for the manager of its sandbox is left out
+because no other manager can run it. Work that its job's buffer or staleness policy holds up is left out too.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MOST_COUNTED: Final = 1_000
 
 @dataclass(slots=True)
 class WantedUnits:
-    """What is wanted of the managers of a role, in units by resource.
+    """Units wanted of the managers of a role, by resource.
 
     Attributes:
-        role: As it was announced, or the name of its managers' first service.
-        managers: Those that may be given work now.
-        waiting: Actions, and trajectories that wait to be let begin, for which there is no room.
+        role: Name of the role as it was announced, or the name of its managers' first service.
+        managers: Number of managers that may be given work now.
+        waiting: Number of actions, and of trajectories that wait to begin, for which there is no capacity.
         held: Units that attempts run with and sandboxes keep.
-        waiting_units: The fewest units for what waits.
-        useful_units: Units beyond those that would shorten what waits and runs.
+        waiting_units: The fewest units for the work that waits.
+        useful_units: Units beyond those that would shorten work that waits or runs.
     """
 
     role: str
@@ -91,7 +91,7 @@ def _count_held(manager: Manager, told: WantedUnits) -> None:
 
 
 def _waiting(state: SchedulerState) -> Iterator[tuple[ActionRequest, int]]:
-    """What waits for room that any manager may have."""
+    """Yields actions that wait for capacity of any manager, each with how many are like it."""
     for key, ready in state.ready.classes.items():
         head = ready.head() if ready.count and not key.pinned_to else None
         if head is not None:

@@ -1,1 +1,1 @@
-"""What is known of inference engines: how fast they are, whose prefixes they hold, what a generation costs there."""
+"""Knowledge of inference engines: their speed, the prefixes that they hold, and the cost of a generation on each."""

@@ -1,4 +1,4 @@
-"""What makes nodes alike, so that they are in one pool, and what can run out on each of them."""
+"""Decides which nodes are alike, so that they are in one pool, and which units can run out on each of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """What alike nodes have in common."""
+    """Properties that alike nodes have in common."""
 
     capacity: tuple[tuple[str, int], ...]
     hosts: tuple[Host, ...]
@@ -57,7 +57,7 @@ def kind_of(column: str) -> str:
 
 
 def capacity_of(node: Node) -> tuple[tuple[str, int], ...]:
-    """What an idle node has of each resource that it could ever grant."""
+    """Returns the units that an idle node has of each resource that it could ever grant."""
     pooled = node.pooled
     return tuple(
         (name, node.available(name)) for name in sorted(node.capacity) if node.available(name) > 0 or name not in pooled

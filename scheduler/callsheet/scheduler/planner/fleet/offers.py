@@ -1,4 +1,4 @@
-"""What an option of a fleet takes of the nodes of its pool: worked out once for each option, as rounds place by few.
+"""Finds the units that an option of a fleet takes of nodes: once for each option, because rounds place by few options.
 
 An offer takes two or three of a pool's columns. To look at one column after another is several times as fast as to
 pick those columns out of the array and look at them at once.
@@ -81,14 +81,18 @@ def make_offer(option: Option, pool: Pool) -> Offer:
 
 
 def place_of(option: Option) -> Place:
-    """Where an option of a fleet is."""
+    """Returns the place of an option of a fleet.
+
+    Raises:
+        TypeError: The option is of no fleet.
+    """
     if not isinstance(option.place, Place):
         raise TypeError(f"{option.place!r} is not a place of a fleet")
     return option.place
 
 
 def need_of(option: Option, pool: Pool) -> Integers:
-    """What a member takes of each column of its pool."""
+    """Returns the units that a member takes of each column of its pool."""
     need = np.zeros(len(pool.columns), np.int64)
     for row, units in option.charges:
         if pool.first_row <= row < pool.first_row + len(pool.columns):
@@ -158,10 +162,10 @@ def room_on(nodes: Integers, offer: Offer, pool: Pool, free: Integers, ready: In
 
 
 def left_after(nodes: Integers, offer: Offer, free: Integers) -> Floats:
-    """What would be left of nodes after one more member, as shares of what they have.
+    """Returns the units that one more member would leave on nodes, as shares of what each node has.
 
     Returns:
-        All shares together where an offer packs, so that the fullest node has the least; otherwise the least share.
+        The sum of the shares if the offer packs, so that the fullest node has the least; otherwise the least share.
     """
     needed = dict(offer.charged)
     combine = np.add if offer.packs else np.minimum

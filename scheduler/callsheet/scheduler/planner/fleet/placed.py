@@ -1,4 +1,4 @@
-"""What the planner placed and still runs: actions that were free to go anywhere, by the manager they went to."""
+"""Keeps the actions that the planner placed freely and that still run, by their managers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from callsheet.scheduler.core.words.plan import Assignment
 
 
 class Running(NamedTuple):
-    """What a placed action takes where it is; alike actions share one. It does not keep its action from being freed.
+    """Resources of a placed action on its manager; alike actions share one object. It does not keep its action alive.
 
     Attributes:
-        job: Its job.
-        generates: Whether it is a generation.
-        units: What it holds, by resource.
+        job: Id of its job.
+        generates: Whether the action is a generation.
+        units: Units that it holds, by resource.
         milli_use: Thousandths of shared cores it is expected to use.
         load: Cores that the trajectory whose sandbox it makes is expected to use; 0 if it makes none.
     """
@@ -30,18 +30,18 @@ class Running(NamedTuple):
 
     @staticmethod
     def of(request: ActionRequest, units: Mapping[str, int], milli_use: int, load: float = 0.0) -> Running:
-        """What an action takes."""
+        """Returns the resources of an action with a grant."""
         return Running(request.key.job_id, request.kind is ActionKind.GENERATE, units, milli_use, load)
 
 
 @dataclass(slots=True)
 class OnManager:
-    """What the planner placed on a manager.
+    """Actions that the planner placed on a manager.
 
     Attributes:
-        fresh: Placed since the manager was last settled; whether it was dispatched is not known yet.
-        running: By the token of the attempt.
-        left: Where the manager notes attempts that end; see `Manager.left`.
+        fresh: Actions placed since the manager was last settled; whether they were dispatched is not known yet.
+        running: Actions that run, by the token of the attempt.
+        left: The list in which the manager notes attempts that end; see `Manager.left`.
         milli_use: Thousandths of shared cores that all of it is expected to use.
         load: Cores that the trajectories whose sandboxes it makes are expected to use.
     """

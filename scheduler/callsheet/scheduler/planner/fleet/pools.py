@@ -252,7 +252,7 @@ class Fleet:
         return pool.add_set_up(service, set_up, self._kept_set_ups.took_s(set_up))
 
     def memory_of_new(self, key: ClassKey) -> int:
-        """What is booked of the memory of a sandbox of a class where it is given by need; 0 for its demand."""
+        """Returns the memory booked for a sandbox of a class where memory is given by need; 0 for its demand."""
         return self._held_memory.of_new(key.job, key.label, key.demand)
 
     def refresh(self, state: SchedulerState, placed: PlacedActions, cores_of_job: Callable[[str], float]) -> None:
@@ -326,7 +326,7 @@ class Fleet:
 
     @property
     def brings_in(self) -> bool:
-        """Whether anything on any node needs a set-up."""
+        """Returns whether anything on any node needs a set-up."""
         return any(pool.brings_in for pool in self.pools)
 
     def sandbox_pools(self) -> list[Pool]:
@@ -437,7 +437,7 @@ class Fleet:
 
 
 def _no_room(service: Service) -> bool:
-    """Whether nothing could begin on it, whatever is free."""
+    """Returns whether nothing could begin on a service, whatever is free."""
     return service.no_room or service.weights.gated
 
 

@@ -119,7 +119,7 @@ class Censored(NamedTuple):
 
 
 def censored(log_mean: float, log_sd: float, log_limit: float) -> Censored:
-    """What "it would have taken longer than exp(log_limit)" tells of the mean.
+    """Returns what "it would have taken longer than exp(log_limit)" shows about the mean.
 
     One Newton step on the likelihood of the right-censored normal (Tobit) model: its score is that of an observation at
     `log_value`, its information that of `weight` observations.

@@ -1,1 +1,1 @@
-"""What a planning round is asked: classes, the ways to start them, what they take, and what each way costs."""
+"""Question of a planning round: classes, the ways to start them, the units that they take, and the cost of each way."""

@@ -1,4 +1,4 @@
-"""Which classes compete: those that could take the same units of the same pool, directly or through others."""
+"""Groups classes that compete: those that could take the same units of a pool, directly or through other classes."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def competing(servable: Sequence[Servable]) -> list[Competitors]:
 
 
 def some_fit(classes: Sequence[Servable], free: Integers) -> bool:
-    """Whether any member of some classes could start now, as far as rows tell.
+    """Returns whether any member of some classes could start now, judged by the rows only.
 
     Args:
         classes: The classes.
-        free: What is free of each row; the last one stands for "no row".
+        free: The free units of each row; the last one stands for "no row".
     """
     return any(bool((block.amount <= free[block.resource]).all(axis=1).any()) for _, block in classes)
 

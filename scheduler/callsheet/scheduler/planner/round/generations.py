@@ -79,7 +79,7 @@ class _Engines:
 
     @property
     def full(self) -> bool:
-        """Whether none takes another sequence."""
+        """Returns whether no engine takes another sequence."""
         return not bool((self._free_slots > 0).any())
 
     def with_room(self, kv_tokens: int, waits_since: float, own: KvClaim | None = None) -> Integers:
@@ -110,11 +110,11 @@ class _Engines:
 
     @property
     def may_keep(self) -> bool:
-        """Whether another engine may be kept for somebody who waits."""
+        """Returns whether another engine may be kept for an action that waits."""
         return self._kept_count < MOST_KEPT
 
     def too_large(self, kv_tokens: int) -> bool:
-        """Whether a sequence without a place fits nowhere; quickly, as most of a long queue do not."""
+        """Returns whether a sequence without a place fits nowhere; quickly, because most of a long queue do not fit."""
         if self._largest_room is None:
             open_ = (self._free_slots > 0) & ~self._kept
             unclaimed = self._free_kv - self._claimed
@@ -171,7 +171,7 @@ class _Engines:
         return claim
 
     def prices(self, prompt_tokens: int, output_tokens: float, cached: Mapping[int, int]) -> Floats:
-        """What a generation costs on each, with so many tokens of its prompt cached on some."""
+        """Returns the cost of a generation on each engine, if some of them have so many tokens of its prompt cached."""
         found = np.zeros(len(self.hosts), np.int64)
         for index, tokens in cached.items():
             found[index] = tokens
@@ -195,7 +195,7 @@ class _Engines:
 
 
 class _Turn(NamedTuple):
-    """Whose turn it is: by priority, then those at home or late, then by what their job holds for its share."""
+    """Order of turns: by priority, then those at home or late, then by what their job holds for its share."""
 
     priority: int
     later: bool
@@ -344,7 +344,7 @@ class GenerationRound:
         return (index, cached) if cached > 0 else None
 
     def _place(self, key: ClassKey, action: Action) -> tuple[Assignment | None, bool]:
-        """Where an action goes now, if anywhere; and whether those of its class that come after it may be looked at."""
+        """Returns an action's assignment, None if it must wait, and whether later actions of its class may be tried."""
         engines, request = self._engines_of(key), action.request
         size = request.generation
         if size is None:
@@ -411,10 +411,10 @@ class GenerationRound:
         return room
 
     def _may_take(self, action: Action, own: KvClaim | None = None) -> Callable[[Hashable, KvClaim], bool]:
-        """Whose places a generation may take, with a place of its own that became too small, or without one.
+        """Returns a test of the places that a generation may take, with a too small place of its own, or without one.
 
-        Those of lower classes, and with its own those of trajectories that began later. One that has waited for long
-        takes those of jobs with more generations for their share.
+        It may take places of lower classes, and with its own those of trajectories that began later. A generation that
+        has waited for long takes those of jobs with more generations for their share.
         """
         job, late = action.job, self._is_late(action)
 

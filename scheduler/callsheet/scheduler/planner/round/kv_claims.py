@@ -1,7 +1,7 @@
-"""Which acting trajectories keep their places in KV caches, by what is known of their tool calls.
+"""Decides which acting trajectories keep their places in KV caches, by what is known of their tool calls.
 
-A claim begins when a generation ends, before its tool call has come. Once that is there, it is judged: how long it is
-expected to take, and to wait before, says whether the place is kept at all.
+A claim begins when a generation ends, before its tool call has come. Once the call is there, the claim is judged: the
+time that the call is expected to take, and to wait before, decides if the place is kept at all.
 """
 
 from __future__ import annotations

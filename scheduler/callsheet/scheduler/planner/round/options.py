@@ -27,13 +27,13 @@ SLOWDOWN_WITH_NOTHING = 2.0
 
 
 class Estimate(NamedTuple):
-    """What is expected of a member of a class.
+    """Estimates for a member of a class.
 
     Attributes:
-        duration_s: At its fewest units.
-        use: Cores it uses at its fewest units.
-        amdahl_fraction: Its parallel fraction, where its demand gives no curve of its own; None to believe the demand.
-        memory_mib: What is booked of a sandbox's memory where that is given by need; 0 for its demand.
+        duration_s: Seconds that it takes with its fewest units.
+        use: Cores that it uses with its fewest units.
+        amdahl_fraction: Its parallel fraction, if its demand gives no curve of its own; None to believe the demand.
+        memory_mib: The booked memory of a sandbox if memory is given by need; 0 for its demand.
     """
 
     duration_s: float
@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
     memory_mib: int = 0
 
     def is_like(self, other: Estimate) -> bool:
-        """Whether options made by the other one are as good."""
+        """Returns whether options made with the other estimate are as good."""
         mine = (self.duration_s, self.use, self.amdahl_fraction or 0.0)
         others = (other.duration_s, other.use, other.amdahl_fraction or 0.0)
         return all(abs(one - two) <= ALIKE * one for one, two in zip(mine, others, strict=True))
@@ -104,7 +104,10 @@ def option_block(key: ClassKey, estimate: Estimate, fleet: Fleet, rows: Rows) ->
 
 
 def _is_meant(pool: Pool, host: Host, name: str) -> bool:
-    """Whether a class may go to a service; one for any image is for those that its manager has no service for."""
+    """Returns whether a class may go to a service.
+
+    A service for any image takes only classes whose service its manager does not also have by name.
+    """
     if host.service != ANY_IMAGE_SERVICE:
         return is_meant(host.service, name)
     named = any(each.service == name and each.manager == host.manager for each in pool.hosts)
@@ -210,7 +213,7 @@ def _charges(booked: dict[str, int], use: float, pool: Pool, where: Place, rows:
 
 
 def _comes_in_widths(resource: str) -> bool:
-    """Whether a resource comes in a few small widths, so that how it lies on nodes is worth rows of their own."""
+    """Returns whether a resource comes in a few small widths, so that its spread over nodes needs rows of its own."""
     return resource in {CPU, GPU}
 
 

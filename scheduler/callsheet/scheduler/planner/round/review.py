@@ -1,4 +1,4 @@
-"""What the next round would do, and for each class that it leaves waiting why it does."""
+"""Reviews the next round before it happens, and finds for each class that it leaves waiting the reason."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the next round would do; to be read before anything changes.
+    """Next round as it would be; read it before anything changes.
 
     Attributes:
-        plan: What it would propose.
-        state: What it was asked about.
-        kept_for: Of classes that would fit but for units that the round keeps: the older action they are kept for.
+        plan: The plan that the round would propose.
+        state: The state that it was asked about.
+        kept_for: The older action for which units are kept, by each class that would fit but for them.
         kv_tokens_of: Tokens of an engine's KV cache that an action is expected to hold.
-        claimed_on: Tokens of an engine's KV cache that trajectories keep whose tool calls run.
+        claimed_on: Tokens of an engine's KV cache that trajectories keep while their tool calls run.
     """
 
     plan: Plan
@@ -138,7 +138,7 @@ class Review:
         return Left(WaitReason.OTHERS_FIRST, set_up_s=min(service.setup_s for service in with_room))
 
     def _kept_of_kv(self, hosts: Sequence[_Host], action: Action | None) -> Left | None:
-        """What the engine that comes closest lacks for a generation; None where one has room."""
+        """Returns what the engine that comes closest lacks for a generation; None if an engine has enough free."""
         tokens = self.kv_tokens_of(action.request) if action is not None else 0
         claimed = {manager.manager_id: self.claimed_on(manager.manager_id) for manager, _ in hosts} if tokens else {}
         if not tokens or any(service.holds(tokens + claimed[manager.manager_id]) for manager, service in hosts):
@@ -149,14 +149,17 @@ class Review:
         return Left(WaitReason.RESOURCES, short=(short,), kept=min(kept, max(free, 0)))
 
     def short_for_sandbox(self, reset: ClassKey) -> Generator[None, None, tuple[Shortage, ...]]:
-        """What a sandbox would hold between actions and no node has, on the one that comes closest; in parts."""
+        """Returns the units that a sandbox would hold between actions and that no node has free, in parts.
+
+        The shortages are those of the node that comes closest.
+        """
         held = {entry.resource: entry.min_units for entry in reset.demand.entries if entry.held_by_trajectory}
         able = yield from self._able(reset)
         shortages = yield from self._all_short([host for host in able if host[0].accepting], reset, held)
         return _least(shortages)
 
     def _able(self, key: ClassKey) -> Generator[None, None, list[_Host]]:
-        """Who could serve a class on an idle node."""
+        """Returns the managers that could serve a class on an idle node, with their services, in parts."""
         managers, able = self.state.managers, []
         for name in [key.pinned_to] if key.pinned_to else list(managers):
             manager = managers.get(name)
@@ -169,7 +172,7 @@ class Review:
     def _all_short(
         self, hosts: Iterable[_Host], key: ClassKey, needed: dict[str, int]
     ) -> Generator[None, None, list[tuple[Shortage, ...]]]:
-        """What is short on the node of each."""
+        """Returns the shortages on the node of each manager."""
         found = []
         for manager, service in hosts:
             found.append(self._shortages(manager, service, key, needed))
@@ -197,7 +200,7 @@ class Review:
 
 
 def _least(shortages: Iterable[tuple[Shortage, ...]]) -> tuple[Shortage, ...]:
-    """What is short on the node that comes closest; nothing where it fits."""
+    """Returns the shortages on the node that comes closest; nothing if it has enough."""
     return min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)), default=())
 
 

@@ -1,1 +1,1 @@
-"""Who answers a planning question: the greedy and CP-SAT."""
+"""Solvers of a planning question: the greedy and CP-SAT."""

@@ -27,7 +27,7 @@ LEAST_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a round's solver may spend.
+    """Limits of a round's solver.
 
     Attributes:
         seconds: Wall time of a round's solving, over all its stages; CP-SAT gets what the greedy leaves. 0 for no
@@ -41,7 +41,7 @@ class Budget:
     max_options: int = 160
 
     def after(self, elapsed_s: float) -> Budget:
-        """What is left of it after so long beside CP-SAT."""
+        """Returns the budget that is left after so many seconds outside CP-SAT."""
         return self if self.deterministic else replace(self, seconds=max(self.seconds - elapsed_s, 0.0))
 
 

@@ -28,7 +28,7 @@ _ROPE_OF_A_WHOLE_PASS = ("dynamic", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class ServedBounds:
-    """Which sequences are served: those of a vocabulary, up to a length that also fits the KV cache."""
+    """Bounds of the sequences that are served: their vocabulary, and a length that also fits the KV cache."""
 
     vocabulary_size: int
     context_length: int
@@ -36,7 +36,7 @@ class ServedBounds:
 
 @dataclass(slots=True)
 class HfState:
-    """What a model carries along a sequence, its own cache above all, and the tokens that are in it."""
+    """State that a model carries along a sequence, its own cache above all, and the tokens that are in it."""
 
     carried: dict[str, Any] = field(default_factory=dict)
     length: int = 0

@@ -77,7 +77,7 @@ def _plain_tokens(tokenizer: PreTrainedTokenizerBase) -> TokenBytes:
 
 
 def _by_difference(tokenizer: PreTrainedTokenizerBase) -> TokenBytes:
-    """What a token adds behind another one; for decoders that join whole words."""
+    """Returns a function for the text that a token adds after another one; for decoders that join whole words."""
     anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
 
     def text(token_ids: list[int]) -> str:

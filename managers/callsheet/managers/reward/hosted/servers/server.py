@@ -34,7 +34,7 @@ class RewardServer(ABC):
 
     @abstractmethod
     async def identity(self) -> str:
-        """Tells one start of the server from another.
+        """Returns a text that differs between starts of the server.
 
         Raises:
             EngineError: It does not answer, or is no such server.

@@ -77,7 +77,7 @@ class ServerWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Returns whether the server can be asked."""
         return self._attached and not self._lost.is_set()
 
     async def serve(self, ready: anyio.Event) -> int:

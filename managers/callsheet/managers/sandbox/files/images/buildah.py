@@ -68,12 +68,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """What an image is built of.
+    """Dockerfile and context from which an image is built.
 
     Attributes:
-        key: Names it: alike for the same content, Dockerfile and arguments.
+        key: A name that is the same for the same content, Dockerfile and arguments.
         context: A tar archive.
-        path: Of the Dockerfile in the archive.
+        path: Path of the Dockerfile in the archive.
         arguments: Values of its ARGs.
         timeout_s: The most seconds that the build may take.
     """

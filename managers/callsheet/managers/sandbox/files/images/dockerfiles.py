@@ -52,7 +52,7 @@ class _Heredoc(NamedTuple):
 
 
 class _Images:
-    """What names of images mean: stages, or images whose names are made whole."""
+    """Meanings of names of images: stages, or images whose names are made whole."""
 
     def __init__(self, short_names_at: str, arguments: Mapping[str, str]) -> None:
         self._short_names_at = short_names_at

@@ -81,7 +81,7 @@ class _Hashing(io.RawIOBase):
         return len(block)
 
     def digest(self) -> str:
-        """Of what was read so far."""
+        """Returns the digest of the bytes that were read so far."""
         return f"sha256:{self._digest.hexdigest()}"
 
 

@@ -194,7 +194,7 @@ class LayerTree:
         return None
 
     def _seen_below(self, path: str) -> str | None:
-        """Where the layers below show an entry that this layer has not deleted."""
+        """Returns the place where the layers below show an entry, unless this layer has deleted it."""
         if self._deleted or self._opaque:
             for above in _with_parents(path):
                 if above in self._deleted or (above != path and above in self._opaque):

@@ -1,4 +1,4 @@
-"""What can be seen through a stack of unpacked layers, without mounting it. Standard library only."""
+"""Finds entries that can be seen through a stack of unpacked layers, without mounting it. Standard library only."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LowerLayers:
 
 
 def is_deleted(status: os.stat_result) -> bool:
-    """Whether an entry is the mark that hides what has its name below."""
+    """Returns whether an entry is the mark that hides the entry of its name below."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def is_opaque(directory: str) -> bool:
-    """Whether a directory hides the one below it."""
+    """Returns whether a directory hides the one below it."""
     for mark in OPAQUE_MARKS:
         try:
             if os.getxattr(directory, mark, follow_symlinks=False) == b"y":
@@ -47,7 +47,7 @@ def is_opaque(directory: str) -> bool:
 
 
 def _look(layer: str, names: Sequence[str]) -> tuple[str | None, bool]:
-    """Where one layer has an entry, and whether it hides those of the layers below."""
+    """Returns the place of an entry in one layer, and whether it hides those of the layers below."""
     place, hides = layer, False
     for number, name in enumerate(names, start=1):
         place = f"{place}/{name}"

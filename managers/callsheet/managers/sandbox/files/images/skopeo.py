@@ -44,7 +44,7 @@ def _unpacked() -> Path:
 
 
 def _environment(program: Path) -> dict[str, str]:
-    """What skopeo is started with; one that is unpacked finds its libraries beside it."""
+    """Returns the environment of skopeo; an unpacked skopeo finds its libraries beside it."""
     environment = {**os.environ, "LC_ALL": "C"}
     if program.is_relative_to(_unpacked()):
         libraries = [*map(str, _unpacked().glob("usr/lib/*-linux-gnu*")), os.environ.get("LD_LIBRARY_PATH", "")]
@@ -53,7 +53,7 @@ def _environment(program: Path) -> dict[str, str]:
 
 
 class Skopeo:
-    """What can be asked of registries. A question that is cancelled leaves no process behind."""
+    """Questions to registries. A question that is cancelled leaves no process behind."""
 
     def __init__(self, program: Path, authfile: Path | None, insecure: Sequence[str], pull_s: float) -> None:
         """Args:

@@ -1,4 +1,4 @@
-"""Where images come from: a store of directories and archives, registries, or an engine that has its own."""
+"""Sources of images: a store of directories and archives, registries, or an engine that has its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PreparedImage:
     releases: ExitStack = field(default_factory=ExitStack)
 
     def release(self) -> None:
-        """Says that the layers are not needed any more. Safe to call again."""
+        """Releases the layers, which are not needed any more. Safe to call again."""
         self.releases.close()
 
 
@@ -42,7 +42,7 @@ class ImageSource(Protocol):
 
     @property
     def takes_any_name(self) -> bool:
-        """Whether there may be images that nobody has named yet, as in a registry."""
+        """Returns whether there may be images that no one has named yet, as in a registry."""
 
     def setups_s(self) -> Mapping[str, float]:
         """Seconds until a sandbox of each image could be made; 0 for those that are ready.

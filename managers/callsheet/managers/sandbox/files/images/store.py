@@ -86,7 +86,7 @@ class ImageStore:
         return NotInStoreError(f"image {name[:300]!r}: is not in the image store of this manager: {self.described()}")
 
     def described(self) -> str:
-        """Says which images there are and how to add one. Blocks."""
+        """Returns a clause about the images that there are and how to add one. Blocks."""
         names = self.names()
         more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
         there = f"it has {', '.join(names[:_MOST_SHOWN])}{more}" if names else "it is empty"

@@ -31,7 +31,7 @@ _OF_ARCHIVE = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLayer:
-    """What a blob must be: by size and digest as it is stored, and by digest as it is uncompressed."""
+    """Expected properties of a blob: size and digest as it is stored, and digest as it is uncompressed."""
 
     blob: Blob
     diff_id: str
@@ -94,7 +94,7 @@ async def unpack_layer(
 
 
 def _answer_of(done: CompletedProcess[bytes], what: str) -> dict[str, Any]:
-    """What the process says of an archive that it has unpacked; raises as `unpack_layer`."""
+    """Returns the process's answer about an archive that it has unpacked; raises as `unpack_layer`."""
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:

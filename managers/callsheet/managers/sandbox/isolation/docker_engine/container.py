@@ -1,4 +1,4 @@
-"""What the container of a sandbox is. Pure: the engine's own words are written in `engine`."""
+"""Describes the container of a sandbox. Pure: `engine` translates it for the engine."""
 
 from __future__ import annotations
 

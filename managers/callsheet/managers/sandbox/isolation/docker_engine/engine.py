@@ -98,7 +98,7 @@ class DockerEngine:
         return int(container.attrs["State"]["Pid"])
 
     def is_running(self, container: Container) -> bool:
-        """Whether its first process runs, as of now."""
+        """Returns whether the container's first process runs, as of now."""
         with _told(f"container {container.name}"):
             try:
                 container.reload()
