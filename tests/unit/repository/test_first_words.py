@@ -15,15 +15,11 @@ _WRONG = re.compile(r'^ *"""(?:What|Which|Who|Where|Whether|Of)\b.*', re.MULTILI
 # Lower a number when you mend some of its docstrings. A room without a number has none.
 _ROOMS = """\
 benchmarks 5
-benchmarks/dashboard 4
 benchmarks/demo 9
 benchmarks/dispatch 9
 benchmarks/measuring 8
-benchmarks/real 8
-benchmarks/rewards 3
 benchmarks/sandbox 3
 benchmarks/simulator 61
-benchmarks/storm 1
 cli 15
 clients/client 23
 clients/dashboard 30
