@@ -30,8 +30,8 @@ def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
 def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
     """Measure what sandboxes cost while others live.
 
-    They are made, reset, used, moved and frozen, beside the bare tool doing the same. It ends with exit code 1 if the
-    service adds more than 3 % to a command of a second.
+    They are made, used and reset through the whole service. It ends with exit code 1 if the service adds more than 3 %
+    to a command of a second.
     """
     from callsheet.benchmarks.sandbox.run import run_sandbox_bench
 
