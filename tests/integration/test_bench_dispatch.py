@@ -12,7 +12,7 @@ import anyio
 import pytest
 from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad, counted_batches
 from callsheet.benchmarks.dispatch.loops import CEILING_P99_MS, OpenLoad
-from callsheet.benchmarks.dispatch.raw_streams import raw_servers, stream_items_per_s, two_hops_latencies
+from callsheet.benchmarks.dispatch.raw_streams import raw_servers, two_hops_latencies
 from callsheet.benchmarks.dispatch.settings import DispatchSettings, MeasuredKind
 from callsheet.benchmarks.measuring.actions import NotMeasurableError
 from callsheet.benchmarks.measuring.machine import filesystem_of, fsync_p50_us
@@ -39,10 +39,8 @@ async def test_raw_streams_echo_and_relay() -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with raw_servers() as servers:
             latencies = await two_hops_latencies(servers, b"message", samples=5, warm_up=2)
-            rate = await stream_items_per_s(servers, b"x" * 100, messages=20, batch_items=10, messages_in_flight=4)
     assert len(latencies) == 5
     assert percentile(latencies, 50) > 0
-    assert rate > 0
 
 
 @pytest.mark.anyio
@@ -169,7 +167,7 @@ def test_the_whole_benchmark_prints_one_object() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    for key in ("actions_per_s", "ray_tasks_per_s", "ray_actor_calls_per_s", "raw_stream_items_per_s"):
+    for key in ("actions_per_s", "ray_tasks_per_s", "ray_actor_calls_per_s"):
         assert found[key] > 0
     assert found["idle_p50_us"] > 0
     assert found["raw_two_hops_p50_us"] > 0

@@ -30,16 +30,9 @@ def _bench() -> None:
 
 
 def _benchmarks() -> Mapping[str, Any]:
-    from callsheet.cli.bench_commands import (
-        dashboard,
-        dispatch,
-        planner,
-        real,
-        sandbox,
-        sim,
-    )
+    from callsheet.cli.bench_commands import dispatch, sandbox, sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dashboard, dispatch, planner, real, sandbox, sim):
+    for command in (dispatch, sandbox, sim):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

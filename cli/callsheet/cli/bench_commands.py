@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from callsheet.benchmarks.dashboard.settings import DashboardBenchSettings
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
-from callsheet.benchmarks.planner.settings import PlannerBenchSettings
-from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
@@ -29,47 +26,12 @@ def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
     return run_dispatch
 
 
-@benchmark(DashboardBenchSettings)
-def dashboard(settings: DashboardBenchSettings) -> Run[DashboardBenchSettings]:
-    """Measure the dashboard on a long journal, and with readers.
-
-    The journal is drawn from a seed. It ends with exit code 1 if one of a hundred pages takes more than 300 ms, or if
-    readers add more than 5 % to the scheduler's CPU time under no-ops.
-    """
-    from callsheet.benchmarks.dashboard.run import run_dashboard_bench
-
-    return run_dashboard_bench
-
-
-@benchmark(PlannerBenchSettings)
-def planner(settings: PlannerBenchSettings) -> Run[PlannerBenchSettings]:
-    """Measure planning rounds on a large fleet with a long queue.
-
-    The core is real; there is no network and no journal. It ends with exit code 1 if long queues or the slowest rounds
-    cost too many times as much as others.
-    """
-    from callsheet.benchmarks.planner.run import run_planner_bench
-
-    return run_planner_bench
-
-
-@benchmark(RealSettings)
-def real(settings: RealSettings) -> Run[RealSettings]:
-    """Run policies with real commands in real sandboxes.
-
-    Callsheet and plain sharing run one after another, each beside the simulator's prediction.
-    """
-    from callsheet.benchmarks.real.run import run_real
-
-    return run_real
-
-
 @benchmark(SandboxBenchSettings)
 def sandbox(settings: SandboxBenchSettings) -> Run[SandboxBenchSettings]:
     """Measure what sandboxes cost while others live.
 
-    They are made, reset, used, moved and frozen, beside the bare tool doing the same. It ends with exit code 1 if the
-    service adds more than 3 % to a command of a second.
+    They are made, used and reset through the whole service. It ends with exit code 1 if the service adds more than 3 %
+    to a command of a second.
     """
     from callsheet.benchmarks.sandbox.run import run_sandbox_bench
 

@@ -47,7 +47,7 @@ class Burst:
 
 @contextmanager
 def counted_batches() -> Iterator[SentBatches]:
-    """Counts the messages that clients of this process write, so that raw streams can be given the same batches."""
+    """Counts the messages that clients of this process write, so that raw streams can have the same sizes."""
     sent = SentBatches()
     take = Ledger.next_batch
 

@@ -1,9 +1,7 @@
-"""What grpc.aio alone reaches on this machine: items per second of one stream, and latency over two hops."""
+"""The latency of grpc.aio alone on this machine, over two hops."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from callsheet.managers.supervision.processes import ProcessSpec, run_process
 
 _MODULE = raw_server.__name__
 _DEADLINE_S = 120.0
-
-_Stream = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 @dataclass(slots=True)
@@ -62,41 +58,3 @@ async def two_hops_latencies(servers: RawServers, message: bytes, samples: int, 
         await stream.done_writing()
         await stream.read()
     return latencies
-
-
-async def stream_items_per_s(
-    servers: RawServers, message: bytes, *, messages: int, batch_items: int, messages_in_flight: int
-) -> float:
-    """Items per second echoed on one stream.
-
-    Args:
-        servers: The running processes.
-        message: One batch as it goes over the wire.
-        messages: How many to send.
-        batch_items: Items that one message stands for.
-        messages_in_flight: Messages written ahead of their echo.
-    """
-    stream = open_stream(servers.echo)
-    window = asyncio.Semaphore(messages_in_flight)
-
-    async def send() -> None:
-        for _ in range(messages):
-            await window.acquire()
-            await stream.write(message)
-        await stream.done_writing()
-
-    began = time.perf_counter()
-    with anyio.fail_after(_DEADLINE_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send)
-            await _receive(stream, messages, window)
-    elapsed = time.perf_counter() - began
-    with anyio.fail_after(_DEADLINE_S):
-        await stream.read()
-    return messages * batch_items / elapsed
-
-
-async def _receive(stream: _Stream, messages: int, window: asyncio.Semaphore) -> None:
-    for _ in range(messages):
-        await stream.read()
-        window.release()

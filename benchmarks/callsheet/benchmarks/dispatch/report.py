@@ -74,7 +74,6 @@ class CallsheetFigures:
         actions_per_s: Outcomes per second with `in_flight` actions under way; median of the repetitions.
         in_flight: That many.
         actions_per_repetition: Actions in one repetition.
-        mean_batch_items: Actions per message that the client's stream carried meanwhile.
         action_bytes: Size of one submit on the wire.
         cpu_us_per_action: CPU microseconds of an action in each process, "client", "scheduler" and "manager", while
             `in_flight` are under way: what the rate comes from, and hardly changed by what else the machine does.
@@ -89,7 +88,6 @@ class CallsheetFigures:
     actions_per_s: float
     in_flight: int
     actions_per_repetition: int
-    mean_batch_items: float
     action_bytes: int
     cpu_us_per_action: dict[str, float]
     idle_p50_us: float
@@ -105,14 +103,10 @@ class RawFigures:
     """Figures of plain grpc.aio with messages of the same size.
 
     Attributes:
-        raw_stream_items_per_s: Items per second echoed on one stream, as many in a message as Callsheet's client had.
-        raw_batch_items: That many.
         raw_two_hops_p50_us: Microseconds client → relay → echo and back, one message under way, median.
         raw_two_hops_p99_us: The same, 99th percentile.
     """
 
-    raw_stream_items_per_s: float
-    raw_batch_items: int
     raw_two_hops_p50_us: float
     raw_two_hops_p99_us: float
 
@@ -161,7 +155,6 @@ class Beside:
             "ratio_ray_tasks": ratio(ours.actions_per_s, self.ray.ray_tasks_per_s),
             "ratio_ray_actor_calls": ratio(ours.actions_per_s, self.ray.ray_actor_calls_per_s),
             "ratio_idle_two_hops": ratio(ours.idle_p50_us, self.raw.raw_two_hops_p50_us),
-            "ratio_raw_stream": ratio(ours.actions_per_s, self.raw.raw_stream_items_per_s),
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -176,12 +169,6 @@ class Beside:
         rows = (
             ("Callsheet", f"{ours.actions_per_s:,.0f} actions/s", f"{ours.in_flight:,} in flight", ""),
             ("Callsheet, CPU", f"{sum(ours.cpu_us_per_action.values()):.0f} µs/action", cpu, ""),
-            (
-                "raw gRPC stream",
-                f"{raw.raw_stream_items_per_s:,.0f} items/s",
-                f"one hop, {raw.raw_batch_items} a message",
-                f"{by['ratio_raw_stream']:.2f}",
-            ),
             (
                 "Ray tasks",
                 f"{ray.ray_tasks_per_s:,.0f} /s",

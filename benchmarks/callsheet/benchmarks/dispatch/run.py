@@ -10,7 +10,7 @@ from statistics import median
 
 from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
 from callsheet.benchmarks.dispatch.loops import measure_loops
-from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, stream_items_per_s, two_hops_latencies
+from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, two_hops_latencies
 from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
 from callsheet.benchmarks.dispatch.report import Beside, CallsheetFigures, DispatchReport, RawFigures
 from callsheet.benchmarks.dispatch.service import running_service
@@ -25,8 +25,6 @@ from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.options.temporary_directories import temporary_directory
 
-_RAW_MESSAGES = 2_000
-
 
 @dataclass(slots=True)
 class _Samples:
@@ -35,8 +33,6 @@ class _Samples:
     rates: list[float] = field(default_factory=list)
     idle: list[list[float]] = field(default_factory=list)
     two_hops: list[list[float]] = field(default_factory=list)
-    raw_rates: list[float] = field(default_factory=list)
-    batch_items: list[float] = field(default_factory=list)
     cpu_s: list[dict[str, float]] = field(default_factory=list)
     action_bytes: int = 0
     burst: Burst = field(default_factory=lambda: Burst(0, 0.0))
@@ -89,7 +85,7 @@ async def _compare(settings: DispatchSettings, prefix: str, progress: Progress) 
     """Measures Callsheet, raw streams and Ray, one after another.
 
     Callsheet's scheduler and manager and the raw servers run at the same time, idle but for the one being measured;
-    their repetitions alternate, so that a slow spell of the machine meets both. Ray runs alone, after they have ended.
+    their measurements alternate, so that a slow spell of the machine meets both. Ray runs alone, after they have ended.
     """
     samples = _Samples()
     with temporary_directory("callsheet-bench-") as data_dir:
@@ -133,20 +129,9 @@ async def _measure_idle(bench: _Bench) -> None:
 async def _measure_throughput(bench: _Bench) -> None:
     settings, samples = bench.settings, bench.samples
     before = _cpu_seconds(bench.stack)
-    with counted_batches() as sent:
-        samples.rates.append(await bench.load.actions_per_s(settings.actions, settings.window))
+    samples.rates.append(await bench.load.actions_per_s(settings.actions, settings.window))
     after = _cpu_seconds(bench.stack)
     samples.cpu_s.append({name: after[name] - before[name] for name in after})
-    samples.batch_items.append(settings.actions / sent.messages)
-    batch_items = max(1, round(samples.batch_items[-1]))
-    rate = await stream_items_per_s(
-        bench.raw,
-        bytes(samples.action_bytes * batch_items),
-        messages=_RAW_MESSAGES,
-        batch_items=batch_items,
-        messages_in_flight=max(1, settings.window // batch_items),
-    )
-    samples.raw_rates.append(rate)
 
 
 def _cpu_seconds(stack: Stack) -> dict[str, float]:
@@ -160,7 +145,6 @@ def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> Callshe
         actions_per_s=median(samples.rates),
         in_flight=settings.window,
         actions_per_repetition=settings.actions,
-        mean_batch_items=median(samples.batch_items),
         action_bytes=samples.action_bytes,
         cpu_us_per_action={
             name: median([used[name] for used in samples.cpu_s]) / settings.actions * 1e6 for name in samples.cpu_s[0]
@@ -176,8 +160,6 @@ def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> Callshe
 
 def _raw_figures(samples: _Samples) -> RawFigures:
     return RawFigures(
-        raw_stream_items_per_s=median(samples.raw_rates),
-        raw_batch_items=round(median(samples.batch_items)),
         raw_two_hops_p50_us=_percentile_us(samples.two_hops, 50),
         raw_two_hops_p99_us=_percentile_us(samples.two_hops, 99),
     )

@@ -1,7 +1,4 @@
-"""Runs the sandbox benchmark from beginning to end.
-
-Beside the sandboxes of one manager it measures the whole service with live ones: its addition to a command of a second.
-"""
+"""Runs the sandbox benchmark from beginning to end: what sandboxes take through the service, while others live."""
 
 from __future__ import annotations
 
@@ -14,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
-from callsheet.benchmarks.measuring.actions import NotMeasurableError, open_trajectories, succeeded
+from callsheet.benchmarks.measuring.actions import NotMeasurableError, open_trajectories, sandbox_demand, succeeded
 from callsheet.benchmarks.measuring.clock import Progress, timed
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.measuring.statistics import percentile, rounded
 from callsheet.benchmarks.runner import Bar, BenchmarkReport, new_table
-from callsheet.benchmarks.sandbox.measuring import SandboxMeasurements, measure
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.client import Client, Command, Job, Trajectory
 from callsheet.deploy.roles import Role
@@ -34,7 +29,6 @@ from rich.console import RenderableType
 
 LONG_ACTION_S = 1.0
 MOST_OVERHEAD = 0.03
-_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy", "score", "score_large", "score_many")
 
 
 @dataclass(slots=True)
@@ -42,11 +36,15 @@ class ServiceSamples:
     """Seconds from submit to outcome, by the client's clock.
 
     Attributes:
+        fill: Until all sandboxes were made, several at once; one entry.
+        reset: Of an env_reset that replaces a sandbox.
         step: Of a command that does nothing.
         long: Of one that takes `LONG_ACTION_S`.
         plain: Of the same command as a plain process of this one, in turn with those.
     """
 
+    fill: list[float] = field(default_factory=list)
+    reset: list[float] = field(default_factory=list)
     step: list[float] = field(default_factory=list)
     long: list[float] = field(default_factory=list)
     plain: list[float] = field(default_factory=list)
@@ -62,9 +60,14 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
     """
     samples = ServiceSamples()
     async with _job(settings, directory / "shared") as job:
-        trajectories = await _open(job, settings, *(str(number) for number in range(sandboxes)))
+        names = [str(number) for number in range(sandboxes)]
+        with timed(samples.fill):
+            trajectories = await open_trajectories(job, names, settings.memory_mib, settings.concurrent)
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
             samples.step.append(await _step_s(trajectory, Command.argv("true")))
+        for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
+            with timed(samples.reset):
+                succeeded(await trajectory.env_reset(demand=sandbox_demand(settings.memory_mib)))
         long = Command.argv("sleep", f"{LONG_ACTION_S:g}")
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.long_actions):
             samples.long.append(await _step_s(trajectory, long))
@@ -89,10 +92,6 @@ async def _job(settings: SandboxBenchSettings, directory: Path) -> AsyncIterator
         yield job
 
 
-async def _open(job: Job, settings: SandboxBenchSettings, *names: str) -> Sequence[Trajectory]:
-    return await open_trajectories(job, names, settings.memory_mib, settings.concurrent)
-
-
 async def _step_s(trajectory: Trajectory, command: Command) -> float:
     began = time.perf_counter()
     outcome = await trajectory.env_step(command)
@@ -110,27 +109,19 @@ async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress =
         progress: Told, as a sentence, what is being measured.
 
     Raises:
-        SandboxCreateError: Sandboxes of this isolation cannot be made here.
-        NotMeasurableError: An action or a command did not end well, or the memory is too small for so many sandboxes.
-        BareToolError: The bare tool does not work here.
+        NotMeasurableError: An action did not succeed, or the memory is too small for so many sandboxes.
         ProcessFailedError: A process of the service did not start (inside an exception group).
     """
     _check_memory(settings, usable_memory_mib())
     machine = describe_machine()
     results = []
     with temporary_directory("callsheet-sandboxes-") as directory:
-        # First what forks in this process, which gRPC's threads would disturb.
-        measured = {}
         for count in settings.sandboxes:
-            progress(f"{count} sandboxes: made, used, reset and steered")
-            measured[count] = await measure(settings, count, Path(directory, f"manager-{count}"))
-        for count in settings.sandboxes:
-            progress(f"{count} sandboxes: through the whole service")
+            progress(f"{count} sandboxes: made, used and reset")
             service = await measure_service(settings, count, Path(directory, f"service-{count}"))
-            results.append(SandboxResult(count, measured[count], service))
+            results.append(SandboxResult(count, service))
     return SandboxBenchReport(
         isolation=settings.isolation.value,
-        capabilities=results[-1].measured.capabilities,
         machine=machine,
         samples=settings.samples,
         results=results,
@@ -153,7 +144,6 @@ class SandboxResult:
     """One number of live sandboxes."""
 
     sandboxes: int
-    measured: SandboxMeasurements
     service: ServiceSamples
 
     @property
@@ -167,24 +157,15 @@ class SandboxResult:
         return _share_beyond_command(self.service.plain)
 
     def as_json(self) -> dict[str, Any]:
-        """The figures as one object; null where something cannot be measured here."""
-        samples, idle = self.measured.samples, self.measured.idle
+        """The figures as one object."""
         figures = {
             "sandboxes": self.sandboxes,
             **{
-                f"{verb}_p{percent}_ms": _ms(getattr(samples, verb), percent) for verb in _VERBS for percent in (50, 99)
+                f"{verb}_p{percent}_ms": 1e3 * percentile(getattr(self.service, verb), percent)
+                for verb in ("step", "reset")
+                for percent in (50, 99)
             },
-            "bare_create_p50_ms": _ms(samples.bare_create, 50),
-            "bare_exec_p50_ms": _ms(samples.bare_exec, 50),
-            "switch_p50_us": 1e6 * percentile(samples.switch, 50),
-            "switch_p99_us": 1e6 * percentile(samples.switch, 99),
-            "freeze_p50_us": 1e6 * percentile(samples.freeze, 50),
-            "idle_mb": _mb(idle.mib),
-            "idle_processes_mb": _mb(idle.processes_mib),
-            "idle_group_mb": _mb(idle.group_mib),
-            "creates_per_s": self.sandboxes / self.measured.fill_s,
-            "service_step_p50_ms": _ms(self.service.step, 50),
-            "service_step_p99_ms": _ms(self.service.step, 99),
+            "creates_per_s": self.sandboxes / self.service.fill[0],
             "overhead_share": self.overhead_share,
             "plain_overhead_share": self.plain_overhead_share,
         }
@@ -197,12 +178,10 @@ class SandboxBenchReport(BenchmarkReport):
 
     Attributes:
         isolation: What kept them apart.
-        capabilities: What the back end enforces here, and how.
         machine: What it ran on.
     """
 
     isolation: str
-    capabilities: Mapping[str, str]
     machine: Mapping[str, Any]
     samples: int
     results: Sequence[SandboxResult]
@@ -211,7 +190,6 @@ class SandboxBenchReport(BenchmarkReport):
         """One object for each number of sandboxes."""
         shared = {
             "isolation": self.isolation,
-            "backend": dict(self.capabilities),
             "samples": self.samples,
             "machine": dict(self.machine),
         }
@@ -229,37 +207,13 @@ class SandboxBenchReport(BenchmarkReport):
         title = f"Sandboxes, {self.isolation}, {self.samples} samples"
         table = new_table(title, "p50 / p99", *(f">{each['sandboxes']} live" for each in found))
         for heading, figures in _ROWS:
-            name = heading.replace("bwrap", "a process") if self.isolation == "none" else heading
-            shown = ([_number(each[figure]) for figure in figures if each[figure] is not None] for each in found)
-            table.add_row(name, *(" / ".join(cells) or "-" for cells in shown))
+            table.add_row(heading, *(" / ".join(f"{each[figure]:.3g}" for figure in figures) for each in found))
         yield table
-        yield "\n".join(f"{name}: {value}" for name, value in self.capabilities.items())
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _both(verb: str, unit: str = "ms") -> tuple[str, str]:
-    return f"{verb}_p50_{unit}", f"{verb}_p99_{unit}"
 
 
 _ROWS = (
-    ("create, ms", _both("create")),
-    ("  bwrap alone, ms", ("bare_create_p50_ms",)),
-    ("env_reset, ms", _both("reset")),
-    ("first command, ms", _both("first_exec")),
-    ("command, ms", _both("exec")),
-    ("  bwrap alone, ms", ("bare_exec_p50_ms",)),
-    ("cores, thaw, command, freeze, ms", _both("step")),
-    ("through the whole service, ms", _both("service_step")),
-    ("destroy, ms", _both("destroy")),
-    ("reward in an empty sandbox, ms", _both("score")),
-    ("  in a copy of one with a file of 10 MB, ms", _both("score_large")),
-    ("  in a copy of one with 1,000 of 10 kB, ms", _both("score_many")),
-    ("change of cores, µs", _both("switch", "us")),
-    ("freeze, µs", ("freeze_p50_us",)),
-    ("memory of an idle one, MB", ("idle_mb",)),
+    ("env_step of true, ms", ("step_p50_ms", "step_p99_ms")),
+    ("env_reset, ms", ("reset_p50_ms", "reset_p99_ms")),
     ("created a second", ("creates_per_s",)),
     ("overhead of a 1 s action", ("overhead_share",)),
     ("  of a plain process", ("plain_overhead_share",)),
@@ -270,11 +224,3 @@ _ROWS = (
 def _share_beyond_command(samples: Sequence[float]) -> float:
     took_s = percentile(samples, 50)
     return (took_s - LONG_ACTION_S) / took_s
-
-
-def _ms(seconds: Sequence[float], percent: float) -> float | None:
-    return 1e3 * percentile(seconds, percent) if seconds else None
-
-
-def _mb(mib: float | None) -> float | None:
-    return None if mib is None else mib * (1 << 20) / 1e6

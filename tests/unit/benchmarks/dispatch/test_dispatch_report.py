@@ -35,8 +35,8 @@ _CPU = {"client": 20.0, "scheduler": 30.0, "manager": 10.0}
 
 def _report(refused: int = 0) -> DispatchReport:
     comparison = Beside(
-        callsheet=CallsheetFigures(20_000.0, 2000, 20_000, 64.0, 90, _CPU, 900.0, 2000.0, 900, 10_000, refused, 1.0),
-        raw=RawFigures(500_000.0, 64, 500.0, 800.0),
+        callsheet=CallsheetFigures(20_000.0, 2000, 20_000, 90, _CPU, 900.0, 2000.0, 900, 10_000, refused, 1.0),
+        raw=RawFigures(500.0, 800.0),
         ray=RayFigures(2_000.0, 4_000.0, 1000, 1000, "2.0"),
         repetitions=3,
         journal={"filesystem": "ext4", "fsync_p50_us": 500.0},
@@ -73,7 +73,6 @@ def test_the_json_object_has_the_promised_keys() -> None:
     promised = {
         "ray_tasks_per_s",
         "ray_actor_calls_per_s",
-        "raw_stream_items_per_s",
         "idle_p50_us",
         "raw_two_hops_p50_us",
         "burst_refused",

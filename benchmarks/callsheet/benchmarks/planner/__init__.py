@@ -1,1 +1,0 @@
-"""The planner alone: how long rounds take on a large fleet with a long queue."""
