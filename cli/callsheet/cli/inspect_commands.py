@@ -203,7 +203,7 @@ def _print_engines(found: SchedulerStatus) -> None:
 
 
 def troubles(found: SchedulerStatus) -> list[str]:
-    """Why nothing can begin on a service, a line for each that tells it."""
+    """Returns why nothing can begin on a service, a line for each manager that reports a reason."""
     told = [
         (manager.manager_id, service.name, service.problem or (service.weights.reason if service.weights else ""))
         for manager in found.managers

@@ -132,7 +132,7 @@ def rollout(
 
 
 def retry_of(engine: RolloutEngine) -> str:
-    """Why an engine is not served from, and when it is tried again, for people."""
+    """Returns why an engine serves nothing, and when it is tried again, for people."""
     again = "" if engine.retry_in_s is None else f" (again in {span(engine.retry_in_s)})"
     return (engine.reason or engine.warning) + again
 

@@ -65,7 +65,7 @@ class Source(Protocol):
         """The oldest open actions of a job."""
 
     async def explain(self, request: admin_service_pb2.ExplainRequest, /) -> admin_service_pb2.ExplainResponse:
-        """Why an action is where it is."""
+        """Returns why an action is where it is."""
 
     async def what_if(self, request: admin_service_pb2.WhatIfRequest, /) -> admin_service_pb2.WhatIfResponse:
         """Returns the effects that more nodes would have."""

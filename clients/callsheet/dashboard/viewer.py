@@ -39,7 +39,7 @@ class Viewer:
 
     @property
     def why_no_acts(self) -> str | None:
-        """Why nothing may be changed from here; None where the scheduler decides."""
+        """Returns why nothing may be changed from here; None if the scheduler decides."""
         if self.source.last_alive is not None:
             return "This run is over, and nothing in it can be changed."
         if not self.scope and not self.is_local:

@@ -51,7 +51,7 @@ _MOST_MESSAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFailure:
-    """Why an episode has no score.
+    """Reason why an episode has no score.
 
     Attributes:
         kind: Due to whom or what. An action that ran out of time in a queue is INFRA.

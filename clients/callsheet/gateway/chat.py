@@ -21,7 +21,7 @@ _NO_TOOLS: Final[tuple[Tool, ...]] = ()
 
 
 class ReplyEnd(Enum):
-    """Why a reply ended, by the words of chat completions."""
+    """Reason why a reply ended, by the words of chat completions."""
 
     STOP = "stop"
     LENGTH = "length"

@@ -34,7 +34,7 @@ def read_token(path: str) -> str:
 
 
 def why(error: OSError | ValueError) -> str:
-    """Why a file gave no token, without anything of what it holds."""
+    """Returns why a file gave no token, without any of its text."""
     if isinstance(error, OSError):
         return f"it cannot be read: {error.strerror}"
     return "it is no text" if isinstance(error, UnicodeDecodeError) else f"it {error}"

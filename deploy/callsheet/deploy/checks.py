@@ -48,7 +48,10 @@ def group_note(isolation: Isolation | None) -> str:
 
 
 def isolation_problem(isolation: Isolation) -> str:
-    """Why bubblewrap, if it is asked for, does not work here; empty if it does. Docker's manager finds out itself."""
+    """Returns why bubblewrap does not work here; empty if it does or is not asked for.
+
+    Docker's manager finds out itself.
+    """
     if isolation is not Isolation.BUBBLEWRAP:
         return ""
     found = _probed()
@@ -56,7 +59,7 @@ def isolation_problem(isolation: Isolation) -> str:
 
 
 def core_sharing_problem(settings: StackSettings) -> str:
-    """Why commands that are to be ranked share the cores plainly, as a clause; empty if they are ranked."""
+    """Returns why commands that are to be ranked share the cores plainly, as a clause; empty if they are ranked."""
     sandbox = settings.sandbox
     return ranking_problem(sandbox.isolation) if sandbox.core_sharing is CoreSharing.RANKED else ""
 

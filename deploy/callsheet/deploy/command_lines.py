@@ -97,7 +97,7 @@ def secret_variables(role: str, settings: StackSettings) -> dict[str, str]:
 
 
 def own_address(settings: StackSettings, address: str) -> str:
-    """Returns the address at which this machine's processes dial a scheduler; a certificate's host is `localhost`."""
+    """Returns the address at which processes here dial a scheduler; with a certificate its host is `localhost`."""
     return address if settings.access.tls_cert is None else f"localhost:{address.rpartition(':')[2]}"
 
 

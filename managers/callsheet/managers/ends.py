@@ -24,7 +24,7 @@ class StopReport(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Why the runtime stops an attempt; `reason` is a sentence."""
+    """Order of the runtime to stop an attempt; `reason` is a sentence."""
 
     report: StopReport
     reason: str

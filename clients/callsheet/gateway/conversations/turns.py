@@ -115,7 +115,7 @@ class ConversationTurn:
 
     @property
     def end(self) -> ReplyEnd:
-        """Why it ended, as its caller is told."""
+        """Returns the reason for which the reply ended, as its caller sees it."""
         calls_tools = bool(self.message.get("tool_calls")) and self.reply.end is ReplyEnd.STOP
         return ReplyEnd.TOOL_CALLS if calls_tools else self.reply.end
 

@@ -179,7 +179,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a field is refused.
+    """Reason why a field is refused.
 
     Attributes:
         rule: What its value is to be, and why.

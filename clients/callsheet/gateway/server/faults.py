@@ -1,7 +1,7 @@
-"""Why a call has no reply, as its caller is told: from refusals and outcomes to HTTP. Pure.
+"""Errors for callers whose calls have no reply: from refusals and outcomes to HTTP. Pure.
 
 Clients of OpenAI and Anthropic try again after 408, 409, 429 and 5xx, unless a header says otherwise. So 5xx is for
-what may go well the next time, and a conflict carries that header.
+calls that may go well the next time, and a conflict carries that header.
 """
 
 from __future__ import annotations

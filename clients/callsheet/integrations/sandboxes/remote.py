@@ -76,7 +76,7 @@ class RemoteSandbox:
 
     @property
     def fault(self) -> FacadeError | None:
-        """Why there is no sandbox, or none any more; None while it may still come."""
+        """Returns why there is no sandbox, or none any more; None while it may still come."""
         return self._fault
 
     async def begin(self) -> None:

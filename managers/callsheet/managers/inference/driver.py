@@ -55,7 +55,7 @@ _SEED_END = 1 << 64
 
 
 class FinishReason(Enum):
-    """Why a generation ended."""
+    """Reason why a generation ended."""
 
     STOP = "stop"
     LENGTH = "length"

@@ -21,7 +21,7 @@ class SequenceBounds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenProblem:
-    """Why a model can never take these tokens: a stable word, and a sentence naming value and rule."""
+    """Reason why a model can never take these tokens: a stable word, and a sentence naming value and rule."""
 
     reason: str
     message: str

@@ -142,7 +142,7 @@ class MetricsServer:
         return Page(HTTPStatus.OK, await self._scrape(), CONTENT_TYPE)
 
     def _refusal(self, authorization: str) -> RefusedError | None:
-        """Why a caller may not see the page; None if it may."""
+        """Returns why a caller may not see the page; None if it may."""
         if self._tokens is None:
             return None
         scheme, token = authorization[: len(_SCHEME)].lower(), authorization[len(_SCHEME) :].strip()

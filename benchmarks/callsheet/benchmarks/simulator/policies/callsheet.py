@@ -23,7 +23,7 @@ from callsheet.benchmarks.simulator.shell.requests import (
     join_all,
     trajectory_request,
 )
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
+from callsheet.benchmarks.simulator.shell.settings import OVERHEADS, CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import KnownCommand, NodeSharingSettings
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.words import commands, events
@@ -86,9 +86,8 @@ class Callsheet:
         self._memory = GatedMemory(
             scenario.cluster, self._start, self._refuse, now=lambda: world.now, wake_at=world.wake_at
         )
-        sharing = NodeSharingSettings(beta=self.settings.ageing)
         ranked = self.settings.core_sharing is CoreSharing.RANKED
-        self._nodes = SharedNodes(world, sharing) if ranked else None
+        self._nodes = SharedNodes(world, NodeSharingSettings()) if ranked else None
         self._loop = VirtualCoreLoop(
             world,
             make_planner(self.settings, self._knowledge.predictors, world),
@@ -192,8 +191,8 @@ class Callsheet:
         if self._nodes is not None and dispatch.service == SANDBOX_SERVICE:
             lane = self._nodes.start(task, node, self._command(task, dispatch, width))
             switches = self._nodes.switches
-        overheads, in_sandbox = self.settings.overheads, dispatch.service == SANDBOX_SERVICE
-        delay = overheads.before_start_s(switches, self._attempts.started, in_sandbox=in_sandbox)
+        in_sandbox = dispatch.service == SANDBOX_SERVICE
+        delay = OVERHEADS.before_start_s(switches, self._attempts.started, in_sandbox=in_sandbox)
         self._world.start(task, node=node, width=width, lane=lane, delay=delay)
         if task.work.service:
             self._tell_models(node)

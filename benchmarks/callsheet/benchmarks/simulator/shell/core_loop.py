@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callsheet.benchmarks.simulator.policy import World
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
+from callsheet.benchmarks.simulator.shell.settings import OVERHEADS, CallsheetSettings
 from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
@@ -92,15 +92,13 @@ def make_planner(settings: CallsheetSettings, predictors: Predictors | None, wor
     elastic = ElasticSettings(
         budget=Budget(deterministic=True) if settings.solver else GREEDY_ALONE,
         seed=world.scenario.seed,
-        ageing=settings.ageing,
         admission=settings.admission,
-        most_load=settings.most_load,
     )
     planner = ElasticPlanner(elastic, predictors)
     if not settings.solver:
         return planner
     conversation = SolverConversation(planner, plain, _round_failed)
-    return VirtualSolver(conversation, world, settings.overheads.solve_s, settings.overheads.pause_s)
+    return VirtualSolver(conversation, world, OVERHEADS.solve_s, OVERHEADS.pause_s)
 
 
 def _round_failed(state: SchedulerState, error: Exception) -> None:

@@ -39,7 +39,7 @@ class OverheadModel:
         return machinery_s + self.switch_s * switches / max(attempts, 1)
 
 
-DEFAULT_OVERHEADS = OverheadModel()
+OVERHEADS = OverheadModel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,9 @@ class CallsheetSettings:
         core_sharing: As the sandbox manager's: nodes rank their commands, or leave that to the operating system, or the
             scheduler hands out whole cores.
         admission: Whether trajectories wait for their admission; without, all begin as they arrive.
-        ageing: Node sharing's beta: how much waiting counts against attained CPU.
-        most_load: Load of the cores up to which trajectories are admitted.
     """
 
     planner: PlannerChoice = PlannerChoice.ELASTIC
     solver: bool = True
     core_sharing: CoreSharing = CoreSharing.RANKED
     admission: bool = True
-    ageing: float = 0.2
-    most_load: float = 3.0
-    overheads: OverheadModel = DEFAULT_OVERHEADS

@@ -14,11 +14,11 @@ class OwnServer(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why it does not serve, as a sentence; empty if it does as far as is known."""
+        """Returns why the server does not serve, as a sentence; empty if it does as far as is known."""
 
     @property
     def failure(self) -> str:
-        """Why it will never serve again; empty if it may."""
+        """Returns why the server will never serve again; empty if it may."""
 
     def note_serving(self, start: int) -> None:
         """Takes note that a start of it was found to serve."""

@@ -71,12 +71,12 @@ class LaunchedServer:
 
     @property
     def problem(self) -> str:
-        """Why it does not serve, as a sentence for people; empty if it does as far as is known."""
+        """Returns why the server does not serve, as a sentence for people; empty if it does as far as is known."""
         return describe(self.standing, time.monotonic(), self.log_path)
 
     @property
     def failure(self) -> str:
-        """Why it will never serve again; empty if it may."""
+        """Returns why the server will never serve again; empty if it may."""
         return self.problem if self.standing.phase is ProcessPhase.GIVEN_UP else ""
 
     def note_serving(self, start: int) -> None:

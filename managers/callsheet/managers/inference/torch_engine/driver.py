@@ -200,7 +200,7 @@ class TorchEngineDriver(EngineDriver):
 
     @property
     def _dead_reason(self) -> str | None:
-        """Why it takes nothing more; None while it does."""
+        """Returns why the engine takes nothing more; None while it does."""
         if self._failed.done():
             return self._failed.result()
         return "the engine is closed" if self._closed else None

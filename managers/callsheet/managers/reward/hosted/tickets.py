@@ -26,7 +26,7 @@ class AnswerTrouble(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Why a request has no answer.
+    """Reason why a request has no answer.
 
     Attributes:
         trouble: Who is at fault.

@@ -104,7 +104,7 @@ class AgentConnection:
 
     @property
     def loss(self) -> str | None:
-        """Why the agent is gone."""
+        """Returns why the agent is gone."""
         return self._loss
 
     async def until_hello(self) -> None:

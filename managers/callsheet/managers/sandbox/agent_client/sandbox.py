@@ -80,7 +80,7 @@ class AgentSandbox:
 
     @property
     def loss(self) -> str | None:
-        """Why it is gone; None while it lives."""
+        """Returns why the sandbox is gone; None while it lives."""
         return self._connection.loss
 
     @property

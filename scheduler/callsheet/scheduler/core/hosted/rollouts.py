@@ -381,7 +381,7 @@ def _change(engine: PolicyEngine, now: float, *, told: WeightsTold | None = None
 
 
 def why_gated(state: SchedulerState, services: Iterable[Service], job_id: str) -> str:
-    """Why engines are given nothing, such as "2 engines are updating, 1 quarantined: the canary differs".
+    """Returns why engines are given nothing, such as "2 engines are updating, 1 quarantined: the canary differs".
 
     Reasons may name the places of weights, and so are for the job that published them.
     """

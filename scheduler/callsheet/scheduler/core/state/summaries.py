@@ -90,7 +90,7 @@ class Summaries:
         return known[0] if known is not None else None
 
     def reason_of_close(self, job_id: str) -> str:
-        """Why a job was closed, if its client did not ask for it and that is remembered; else empty."""
+        """Returns why a job was closed, if its client did not ask for it and the reason is remembered; else empty."""
         known = self._closed_jobs.get(job_id)
         return known[1] if known is not None else ""
 

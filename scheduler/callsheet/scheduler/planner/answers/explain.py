@@ -109,7 +109,7 @@ def _explain_admission(
 
 
 def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], bool]) -> Explanation:
-    """Why the next round leaves an action."""
+    """Returns why the next round leaves an action."""
     match left.reason:
         case WaitReason.NO_SERVICE:
             kind, service = action.request.kind.name.lower(), action.request.service

@@ -18,7 +18,7 @@ from callsheet.scheduler.core.work.servability import by_need, can_ever_serve, s
 
 
 class WaitReason(IntEnum):
-    """Why an action is not running; the numbers are the contract's."""
+    """Reason why an action is not running; the numbers are the contract's."""
 
     NONE = 0
     NEXT_ROUND = 1
@@ -55,7 +55,7 @@ class Shortage:
 
 
 class Left(NamedTuple):
-    """Why a round leaves a class waiting.
+    """Reason why a round leaves a class waiting.
 
     Attributes:
         reason: Why.
@@ -98,7 +98,7 @@ class Review:
     _known: dict[tuple[ClassKey, int], Left] = field(default_factory=dict)
 
     def left(self, key: ClassKey, action: Action | None = None) -> Generator[None, None, Left]:
-        """Why it leaves what it does not start of a class; worked out for those that somebody asks about, in parts.
+        """Returns why the round leaves some of a class, in parts; only for classes that are asked about.
 
         Args:
             key: The class.
