@@ -30,9 +30,9 @@ def _bench() -> None:
 
 
 def _benchmarks() -> Mapping[str, Any]:
-    from callsheet.cli.bench_commands import dispatch, sandbox, sim
+    from callsheet.cli.bench_commands import dispatch, real, sandbox, sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, sandbox, sim):
+    for command in (dispatch, real, sandbox, sim):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

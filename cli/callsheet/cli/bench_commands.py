@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
+from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ScenarioSource
 from callsheet.cli.bench_runner import Run, benchmark, run_benchmark
@@ -24,6 +25,17 @@ def dispatch(settings: DispatchSettings) -> Run[DispatchSettings]:
     from callsheet.benchmarks.dispatch.run import run_dispatch
 
     return run_dispatch
+
+
+@benchmark(RealSettings)
+def real(settings: RealSettings) -> Run[RealSettings]:
+    """Run policies with real commands in real sandboxes.
+
+    Callsheet and plain sharing run one after another, each beside the simulator's prediction.
+    """
+    from callsheet.benchmarks.real.run import run_real
+
+    return run_real
 
 
 @benchmark(SandboxBenchSettings)

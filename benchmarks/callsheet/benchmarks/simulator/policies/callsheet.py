@@ -7,6 +7,7 @@ runs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
@@ -218,6 +219,11 @@ class Callsheet:
 
 
 CALLSHEET = PolicyFactory(Callsheet.name, Callsheet)
+
+
+def callsheet_with(settings: CallsheetSettings) -> PolicyFactory:
+    """Callsheet with settings other than its defaults."""
+    return replace(CALLSHEET, make=lambda world: Callsheet(world, settings))
 
 
 def _reset_key(rollout: Rollout) -> ActionKey:
