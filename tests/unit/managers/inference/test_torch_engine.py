@@ -77,15 +77,6 @@ def test_the_room_of_a_sequence_changes_no_bit() -> None:
         assert result.log_probs == longest.log_probs[:new_tokens]
 
 
-def test_stop_token_ends_and_is_part_of_the_output() -> None:
-    tokens = prompt(30)
-    free = alone(tokens, temperature=0, max_new_tokens=12)
-    stop = free.token_ids[5]
-    stopped = alone(tokens, temperature=0, max_new_tokens=12, stop_token_ids=frozenset({stop}))
-    assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
-    assert (stopped.finish_reason, free.finish_reason) == (FinishReason.STOP, FinishReason.LENGTH)
-
-
 def test_output_ends_at_the_context() -> None:
     result = alone(prompt(250), max_new_tokens=1000)
     assert (len(result.token_ids), result.finish_reason) == (SMALL.context_length - 250, FinishReason.LENGTH)
