@@ -17,7 +17,6 @@ import pytest
 
 pytest.importorskip("trl")
 
-import psutil
 from callsheet.client import Job, Outcome, RewardResult, SandboxFile
 from callsheet.client.sync import SyncClient
 from callsheet.integrations.trl import CallsheetReward, CallsheetRollout, PublishWeights, callsheet_score
@@ -25,10 +24,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from tests.adapters.trl_rollout import CallsheetRollouts
 from tests.support.grader_package import MODULE
 from tests.trainers.notes import NoteTasks, question_of
-from tests.trainers.stacks import wait_for
+from tests.trainers.stacks import kill_sandboxes_once_begun
 
 
 def config(tmp_path: Path, **changes: Any) -> GRPOConfig:
@@ -136,47 +134,6 @@ def test_what_is_lost_is_replaced_and_never_a_reward_of_zero(
         assert excluded == (score is None) == (failure is not None and failure.startswith("INFRA/"))
         assert not (excluded and any(mask))
     rollout.session.close_job()
-
-
-def kill_sandboxes_once_begun(log: Path) -> None:
-    """Kills the manager of sandboxes as soon as commands have begun in them; its stack starts it again."""
-    wait_for("the first command", log.exists)
-    (up,) = [each for each in psutil.Process().children() if "callsheet" in " ".join(each.cmdline())]
-    for child in up.children(recursive=True):
-        if "sandbox" in child.cmdline():
-            child.kill()
-            return
-    raise AssertionError("no manager of sandboxes is there")
-
-
-class TokenizerOfOld:
-    """Lets `apply_chat_template` return token ids where it is not asked for more, as transformers did before 5."""
-
-    def apply_chat_template(self, *args: Any, **options: Any) -> Any:
-        return super().apply_chat_template(*args, **{"return_dict": False, **options})  # type: ignore[misc]
-
-
-def test_the_frozen_adapter_runs_unchanged(address: str, model_directory: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(model_directory)
-    tokenizer.__class__ = type("TokenizerOfOld", (TokenizerOfOld, type(tokenizer)), {})
-    rewards: list[float | None] = []
-
-    def of_sandbox(sandbox_reward: list[float | None], **_: Any) -> list[float | None]:
-        rewards.extend(sandbox_reward)
-        return sandbox_reward
-
-    trainer = GRPOTrainer(
-        model=str(model_directory),
-        processing_class=tokenizer,
-        reward_funcs=[of_sandbox],
-        rollout_func=CallsheetRollouts(address),
-        train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": question_of(at)}]} for at in range(4)]
-        ),
-        args=config(tmp_path, max_completion_length=24),
-    )
-    trainer.train()
-    assert rewards == [1.0] * 16
 
 
 async def counts_letters(job: Job, completion: str, row: Mapping[str, Any]) -> Outcome[RewardResult]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 
 pytest.importorskip("verifiers")
@@ -26,14 +25,12 @@ from callsheet.integrations.verifiers import (
     reward_of,
 )
 from verifiers.v1.errors import SandboxError
-from verifiers.v1.runtimes import Runtime
 from verifiers.v1.utils.generic import concrete_type
 from verifiers.v1.utils.loaders import environment_class, load_environment
 
-from tests.adapters import verifiers_runtime as frozen
 from tests.support.grader_package import stage_graders
 from tests.trainers.note_taker import note_taker
-from tests.trainers.stacks import running_stack, wait_for
+from tests.trainers.stacks import kill_sandboxes_once_begun, running_stack
 
 pytestmark = pytest.mark.anyio
 
@@ -199,17 +196,6 @@ async def test_what_is_lost_is_no_sample(plugin: str, address: str, endpoint: st
     assert all(trace.reward == 1.0 for trace in traces if trace.ok)
 
 
-def kill_sandboxes_once_begun(log: Path) -> None:
-    """Kills the manager of sandboxes as soon as commands have begun in them; its stack starts it again."""
-    wait_for("the first command", log.exists)
-    (up,) = [each for each in psutil.Process().children() if "callsheet" in " ".join(each.cmdline())]
-    for child in up.children(recursive=True):
-        if "sandbox" in child.cmdline() and "scheduler" not in child.cmdline():
-            child.kill()
-            return
-    raise AssertionError("no manager of sandboxes is there")
-
-
 @asynccontextmanager
 async def borrowed(address: str, **settings: Any) -> AsyncIterator[CallsheetRuntime]:
     """A runtime in a job of its own."""
@@ -254,61 +240,6 @@ async def test_a_lost_sandbox_is_told_as_verifiers_tells_it(address: str) -> Non
         with pytest.raises(SandboxError):
             await runtime.run(["true"], {})
         assert not await runtime.alive()
-
-
-class FrozenRuntime(Runtime):
-    """The frozen adapter as its own words say: a subclass of verifiers' class hands its calls on to it."""
-
-    def __init__(self, runtime: frozen.CallsheetRuntime) -> None:
-        super().__init__("frozen")
-        self.config = vf.DockerConfig()
-        self.runtime = runtime
-
-    async def start(self) -> None:
-        await self.runtime.start()
-
-    async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
-        try:
-            result = await self.runtime.run(argv, self.process_env(env))
-        except frozen.SandboxLostError as error:
-            raise SandboxError(str(error)) from error
-        return vf.ProgramResult(result.exit_code, result.stdout, result.stderr)
-
-    async def write(self, path: str, data: bytes) -> None:
-        await self.runtime.write(path, data)
-
-    async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
-        return await (self.runtime.read(path) if max_bytes is None else super()._read(path, max_bytes))
-
-    async def teardown(self) -> None:
-        await self.runtime.teardown()
-
-
-@pytest.fixture
-def address_of_roots(tmp_path: Path) -> Iterator[str]:
-    """Where a stack listens whose sandboxes have root file systems of their own, with absolute paths in them."""
-    with running_stack(tmp_path / "data", None, "--isolation", "bubblewrap") as listening:
-        yield listening
-
-
-async def test_the_frozen_adapter_runs_unchanged(address_of_roots: str) -> None:
-    task = json.loads((Path(frozen.__file__).parent / "recorded" / "verifiers.json").read_text())
-    async with Client(address_of_roots) as client, await client.open_job(f"frozen-{uuid.uuid4().hex[:8]}") as job:
-        runtime = FrozenRuntime(frozen.CallsheetRuntime(job, "t", task["env"]))
-        await runtime.start()
-        for call in task["calls"]:
-            if call["method"] == "run":
-                result = await runtime.run(call["argv"], call["env"])
-                assert (result.exit_code, result.stdout) == (call["exit_code"], call["stdout"])
-            elif call["method"] == "write":
-                await runtime.write(call["path"], call["data"].encode())
-            elif call.get("missing"):
-                with pytest.raises(FileNotFoundError):
-                    await runtime.read(call["path"])
-            else:
-                assert (await runtime.read(call["path"])).decode() == call["data"]
-        assert await runtime.runtime.score(task["score"]["script"]) == task["score"]["components"]
-        await runtime.stop()
 
 
 async def test_an_agent_with_a_loop_of_its_own_asks_the_endpoint(plugin: str, address: str, endpoint: str) -> None:

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 pytest.importorskip("verl")
@@ -40,7 +39,7 @@ from verl.utils.import_utils import load_class_from_fqn
 
 from tests.support.grader_package import MODULE, stage_graders
 from tests.trainers.notes import question_of
-from tests.trainers.stacks import running_stack, wait_for
+from tests.trainers.stacks import kill_sandboxes_once_begun, running_stack
 from tests.trainers.verl_parts import NoteTakingServer, VerlNoteTasks, counts_letters, save_model
 
 pytestmark = pytest.mark.anyio
@@ -264,17 +263,6 @@ async def test_lost_episodes_are_replaced(model: Path, tmp_path: Path, address: 
     assert sum(found.non_tensor_batch["callsheet_replaced"]) > 0
     assert sum(found.non_tensor_batch["callsheet_excluded"]) == 0
     assert found.batch["rm_scores"].sum(-1).tolist() == [1.0] * 8
-
-
-def kill_sandboxes_once_begun(log: Path) -> None:
-    """Kills the manager of sandboxes as soon as commands have begun in them; its stack starts it again."""
-    wait_for("the first command", log.exists)
-    for up in psutil.Process().children():
-        for child in up.children(recursive=True):
-            if "sandbox" in child.cmdline() and "scheduler" not in child.cmdline():
-                child.kill()
-                return
-    raise AssertionError("no manager of sandboxes is there")
 
 
 def copied(value: Any) -> Any:

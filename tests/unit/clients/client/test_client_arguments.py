@@ -25,8 +25,6 @@ from callsheet.client import (
     Staleness,
     Succeeded,
     Tls,
-    Trajectory,
-    TrajectoryEnd,
     Where,
 )
 from callsheet.client.testing import FakeClient
@@ -272,14 +270,3 @@ def test_the_environment_says_where_the_scheduler_is(tmp_path: Any) -> None:
     assert Client.from_env({"CALLSHEET_TLS_CA": "system"}).options.tls == Tls()
     with pytest.raises(InvalidArgumentError, match="CALLSHEET_TOKEN_FILE"):
         Client.from_env({"CALLSHEET_TOKEN_FILE": str(tmp_path / "none")})
-
-
-async def test_a_closed_trajectory_says_how_it_ended(job: Job) -> None:
-    trajectory = job.trajectory("t")
-    assert await trajectory.open() is Opening.CREATED
-    assert await job.trajectory("t").open() is Opening.ATTACHED
-    await trajectory.close(TrajectoryEnd.ABANDONED)
-    await trajectory.close(TrajectoryEnd.ABANDONED)
-    again: Trajectory = job.trajectory("t")
-    assert await again.open() is Opening.CLOSED
-    assert again.end is TrajectoryEnd.ABANDONED

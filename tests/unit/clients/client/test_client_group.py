@@ -56,18 +56,6 @@ async def _named(trajectory: Trajectory) -> str:
     return trajectory.trajectory_id
 
 
-async def test_every_seat_gets_a_rollout(job: Job) -> None:
-    async with job.group("p7", size=3) as group:
-        group.start(_named)
-        done = [member async for member in group]
-    assert sorted(str(member.value) for member in done) == ["p7/0", "p7/1", "p7/2"]
-    assert {member.end for member in done} == {TrajectoryEnd.COMPLETED}
-    assert group.has_quorum
-    assert len(group.members) == 3
-    status = await group.status()
-    assert (status.completed, status.has_quorum) == (("p7/0", "p7/1", "p7/2"), True)
-
-
 async def test_a_member_that_completes_as_the_quorum_is_reached_has_completed(
     fake: FakeClient, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,18 +91,6 @@ async def test_a_member_that_completes_as_the_quorum_is_reached_has_completed(
         done = [member async for member in group]
     assert sorted(str(member.value) for member in done) == ["p7/0", "p7/1"]
     assert {member.end for member in done} == {TrajectoryEnd.COMPLETED}
-
-
-async def test_a_quorum_cancels_the_other_rollouts(fake: FakeClient, job: Job) -> None:
-    async def rollout(trajectory: Trajectory) -> str:
-        if trajectory.trajectory_id.endswith("0"):
-            await anyio.sleep_forever()
-        return trajectory.trajectory_id
-
-    async with job.group("g", size=3, quorum=2) as group:
-        group.start(rollout)
-        assert sorted([member.trajectory_id async for member in group]) == ["g/1", "g/2"]
-    assert fake.closed_trajectories["job", "g/0"] is TrajectoryEnd.ABANDONED
 
 
 async def test_a_member_lost_to_infra_is_replaced_and_takes_no_seat(fake: FakeClient, job: Job) -> None:

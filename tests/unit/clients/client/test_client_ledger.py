@@ -41,14 +41,6 @@ def _ledger(*items: Item[str]) -> Ledger[str]:
     return ledger
 
 
-def test_a_batch_joins_what_waits_in_order() -> None:
-    ledger = _ledger(_item(1)[0], _item(2, key="a")[0])
-    assert ledger.waiting == 2
-    assert ledger.next_batch() == b"<1><2>"
-    assert ledger.next_batch() == b""
-    assert (ledger.waiting, len(ledger)) == (0, 2)
-
-
 def test_a_batch_is_bounded_in_items_and_bytes() -> None:
     ledger = _ledger(*(_item(n, message=b"x")[0] for n in range(MAX_BATCH_ITEMS + 1)))
     assert [len(ledger.next_batch()), len(ledger.next_batch())] == [MAX_BATCH_ITEMS, 1]
@@ -61,28 +53,6 @@ def test_an_item_above_the_bound_goes_alone() -> None:
     ledger = _ledger(_item(1, message=b"x" * (MAX_BATCH_BYTES + 1))[0], _item(2)[0])
     assert len(ledger.next_batch()) == MAX_BATCH_BYTES + 1
     assert ledger.next_batch() == b"<2>"
-
-
-def test_a_control_item_ends_with_its_result() -> None:
-    item, told = _item(1)
-    ledger = _ledger(item)
-    ledger.next_batch()
-    ledger.result(1, None)
-    ledger.result(1, None)
-    assert told.told == ["accepted", None]
-    assert len(ledger) == 0
-
-
-def test_a_submit_ends_with_its_outcome_once() -> None:
-    item, told = _item(1, key="a")
-    ledger = _ledger(item)
-    ledger.next_batch()
-    ledger.result(1, None)
-    assert ledger.open_submit(("job", "a")) is item
-    ledger.outcome(("job", "a"), "outcome")
-    ledger.outcome(("job", "a"), "outcome")
-    assert told.told == ["accepted", "outcome"]
-    assert ledger.open_submit(("job", "a")) is None
 
 
 def test_an_outcome_before_the_result_waits_for_it() -> None:
@@ -101,29 +71,6 @@ def test_an_outcome_of_another_body_does_not_hide_the_refusal() -> None:
     ledger.outcome(("job", "a"), "outcome of the other body")
     ledger.result(1, error)
     assert told.told == [error]
-
-
-def test_resume_sends_what_is_open_in_the_original_order() -> None:
-    (first, _), (second, _), (third, _), (fourth, _) = _item(1), _item(2, key="a"), _item(3), _item(4, key="b")
-    ledger = _ledger(first, second, third, fourth)
-    ledger.next_batch()
-    ledger.result(1, None)
-    ledger.result(2, None)
-    ledger.add(_item(5)[0])
-    ledger.resume()
-    assert ledger.next_batch() == b"<2><3><4><5>"
-
-
-def test_a_resent_submit_is_accepted_once() -> None:
-    item, told = _item(1, key="a")
-    ledger = _ledger(item)
-    ledger.next_batch()
-    ledger.result(1, None)
-    ledger.resume()
-    ledger.next_batch()
-    ledger.result(1, None)
-    ledger.outcome(("job", "a"), "outcome")
-    assert told.told == ["accepted", "outcome"]
 
 
 def test_a_resent_submit_that_is_refused_ends() -> None:

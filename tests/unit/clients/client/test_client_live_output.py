@@ -25,22 +25,6 @@ async def test_parts_come_in_order_until_the_end() -> None:
     assert await read(output) == [OutputChunk(OUT, b"ab"), OutputChunk(ERR, b"x"), OutputChunk(OUT, b"c", 2)]
 
 
-async def test_a_reader_waits_for_what_comes_later() -> None:
-    output = LiveOutput()
-    heard: list[OutputChunk] = []
-
-    async def listen() -> None:
-        heard.extend(await read(output))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
-        await anyio.lowlevel.checkpoint()
-        output.put(OUT, 0, b"ab")
-        await anyio.lowlevel.checkpoint()
-        output.end()
-    assert heard == [OutputChunk(OUT, b"ab")]
-
-
 async def test_what_was_lost_on_the_way_is_told_by_stream() -> None:
     output = LiveOutput()
     output.put(OUT, 5, b"ab")

@@ -14,7 +14,6 @@ from callsheet.client import (
     Cancelled,
     Client,
     ClientOptions,
-    Command,
     CommandResult,
     Demand,
     Elastic,
@@ -87,13 +86,6 @@ def test_a_wrong_resource_names_field_and_rule(arguments: dict[str, Any], field:
 def test_a_resource_is_named_once() -> None:
     with pytest.raises(InvalidArgumentError, match="named once"):
         Demand(Resource("cpu", 1), cpu=2)
-
-
-def test_commands() -> None:
-    assert Command.argv("python3", "-V").program == ("python3", "-V")
-    assert Command.shell("ls | wc").program == "ls | wc"
-    command = Command.argv("a", environment={"A": "1"}, working_directory="sub", stdin=b"x", max_output_bytes=10)
-    assert pickle.loads(pickle.dumps(command)) == command
 
 
 def test_outcomes_match_unwrap_and_pickle() -> None:

@@ -33,32 +33,22 @@ from callsheet.client import (
 from callsheet.client.errors import unfit
 from callsheet.client.testing import FakeClient
 from callsheet.environments import (
-    EpisodeRecord,
     EpisodeScore,
     EpisodeTask,
-    GatewayPolicy,
     Message,
     Observation,
-    TokenPolicy,
 )
 from callsheet.environments.sandbox_environment import SandboxEnvironment, SandboxWorld
 from callsheet.evaluation.results import (
-    Evaluated,
     ResultsFileError,
     TrialResult,
-    check_same,
-    open_results,
     read_results,
-    result_of,
     summarise,
 )
 from callsheet.evaluation.run import (
     CommandAgent,
     Evaluation,
     EvaluationError,
-    missing_trials,
-    policy_factory,
-    prompt_of,
     with_agent,
 )
 from callsheet.evaluation.settings import EvaluationSettings
@@ -334,16 +324,6 @@ async def test_a_command_that_ran_out_of_time_is_a_zero_or_truncates(
     assert (result.status, result.turns) == (status, 1)
 
 
-async def test_a_reply_that_no_file_holds_is_named_there(fake: FakeClient, tmp_path: Path) -> None:
-    settings = _settings(tasks=1, results=tmp_path / "results.jsonl")
-    deep: Any = "w0"
-    for _ in range(100_000):
-        deep = [deep]
-    record = EpisodeRecord(EpisodeTask("t"), "t", score=EpisodeScore(1.0), messages=({"role": "assistant", "x": deep},))
-    result = result_of(record, 0, Evaluated("words", {}, settings.replies), ())
-    assert "RecursionError" in result.messages[0]["content"]
-
-
 async def test_what_can_no_longer_be_served_is_the_services_failure(fake: FakeClient) -> None:
     fake.on_env_reset(_refusing(1, "service"))
     settings = _settings(task_options=("count=2",), concurrency=1, infra_retries=0)
@@ -397,78 +377,6 @@ async def test_an_agent_runs_in_the_sandbox(fake: FakeClient) -> None:
         with_agent(agent, EvaluationSettings(agent="solve"))
 
 
-def test_the_settings_say_who_replies() -> None:
-    task = EpisodeTask("t")
-    by_tokens = EvaluationSettings(model_dir=Path("bytes"), temperature=0.0)
-    made = [policy_factory(each) for each in (EvaluationSettings(), by_tokens, EvaluationSettings(agent="x"))]
-    assert [make and type(make(task)) for make in made] == [GatewayPolicy, TokenPolicy, None]
-    with pytest.raises(ValueError, match="MODULE:NAME"):
-        policy_factory(EvaluationSettings(policy="mine"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"agent": "x", "model_dir": Path("m")}, "at most one"),
-        ({"trials": 0}, "trials"),
-    ],
-)
-def test_wrong_settings_are_named(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        EvaluationSettings(**changes)
-
-
-def test_a_torn_last_line_is_dropped_and_a_writer_is_alone(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    with open_results(path) as file:
-        file.add(_result("a"))
-        with pytest.raises(ResultsFileError, match="another evaluation"), open_results(path):
-            pass
-    with path.open("ab") as torn:
-        torn.write(b'{"task": "b", "tri')
-    with open_results(path) as file:
-        assert [each.key for each in file.found] == [("a", 0)]
-        file.add(_result("b"))
-    assert [json.loads(line)["task"] for line in path.read_text().splitlines()] == ["a", "b"]
-
-
-_LINE = json.dumps({"task": "a", "trial": 0, "environment": "e", "status": "scored"}).encode() + b"\n"
-
-
-@pytest.mark.parametrize(("lines", "told"), [(b"{}\n", "line 1"), (_LINE + _LINE, "line 2")])
-def test_lines_that_are_no_results_are_named(lines: bytes, told: str) -> None:
-    with pytest.raises(ResultsFileError, match=told):
-        read_results(lines, "r")
-
-
-@pytest.mark.parametrize(
-    ("evaluated", "told"),
-    [
-        (Evaluated("other"), "environment"),
-        (Evaluated("e", {"count": 2}), r"options\.count is 'absent', not 2"),
-        (
-            Evaluated("e", {}, EvaluationSettings(temperature=0.5, trials=3).replies),
-            r"replies\.temperature is 'absent', not 0\.5",
-        ),
-    ],
-)
-def test_results_of_another_evaluation_are_refused(evaluated: Evaluated, told: str) -> None:
-    with pytest.raises(ResultsFileError, match=told):
-        check_same(read_results(_LINE, "r"), evaluated)
-
-
-def test_trials_are_told_apart_by_their_tasks_ids() -> None:
-    tasks = [EpisodeTask("a"), EpisodeTask("b")]
-    found = [_result("a", 0)]
-    assert [(each.task.task_id, each.number) for each in missing_trials(tasks, 2, found)] == [
-        ("b", 0),
-        ("a", 1),
-        ("b", 1),
-    ]
-    with pytest.raises(EvaluationError, match="'a' is the id of two"):
-        missing_trials([EpisodeTask("a"), EpisodeTask("a")], 1, [])
-
-
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eval_command, "_CONNECT_S", 0.3)
     told = invoke("eval", _WORDS, "--scheduler", "127.0.0.1:9", "--policy", _SAYING)
@@ -483,20 +391,6 @@ def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) 
 def test_wrong_use_is_told(arguments: list[str], said: str) -> None:
     told = invoke("eval", *arguments)
     assert (told.exit_code, said in told.stderr) == (2, True)
-
-
-def test_a_prompt_has_all_texts() -> None:
-    messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]
-    assert prompt_of(messages) == "Be brief.\n\nGo."
-
-
-@pytest.mark.parametrize("content", ["notes of mine", '{"task":"a"}\nnotes', '{"other": 1}\n{"task'])
-def test_nothing_is_cut_from_a_file_that_no_evaluation_wrote(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text(content)
-    with pytest.raises(ResultsFileError, match="no result of an evaluation"), open_results(path):
-        pass
-    assert path.read_text() == content
 
 
 def test_an_environment_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

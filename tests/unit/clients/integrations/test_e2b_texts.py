@@ -86,14 +86,6 @@ def test_a_follower_that_is_killed_is_told_as_e2b_does() -> None:
     assert texts.exit_code_of(FILES, CommandResult(-9, signal=9)) == -1
 
 
-def test_a_signal_reaches_the_group(run: Run) -> None:
-    first = run(begin("sleep 1000 & wait", slice_s=0.0))
-    pid = int(first.stdout.split()[0])
-    assert run(texts.signal_command(pid, signal.SIGKILL)).exit_code == 0
-    assert texts.exit_code_of(FILES, run(follow(0))) == 128 + signal.SIGKILL
-    assert run(texts.signal_command(pid, signal.SIGKILL)).exit_code == 1
-
-
 def test_what_is_given_up_leaves_nothing(run: Run, tmp_path: Path) -> None:
     first = run(begin("sleep 1000", slice_s=0.0, stdin=True))
     run(texts.give_up_command(FILES, int(first.stdout.split()[0])))

@@ -75,14 +75,6 @@ def test_files_that_cannot_be_written_or_read_are_told_as_python_does(tmp_path: 
     assert programs.execute_response(Execute(command=""), CommandResult(-9, signal=9), "marker")["exit_code"] == -9
 
 
-def test_text_is_decoded_as_asked() -> None:
-    result = CommandResult(0, "ü\r\n".encode())
-    assert programs.read_response(ReadFile(path=""), result) == {"content": "ü\n"}
-    with pytest.raises(TransferredError) as caught:
-        programs.read_response(ReadFile(path="", encoding="ascii"), result)
-    assert caught.value.class_path == "builtins.UnicodeDecodeError"
-
-
 def test_a_program_cannot_say_that_its_directory_is_missing(tmp_path: Path) -> None:
     there, away = (
         Execute(command=["sh", "-c", "cat /proc/$$/cmdline >&2; exit 126"], cwd="."),

@@ -120,18 +120,6 @@ async def test_stop_texts_are_refused_for_a_vocabulary_without_a_tokenizer() -> 
     assert broken(result) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")
 
 
-async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None:
-    results: dict[int, AttemptResult] = {}
-
-    async def run(sequence: int) -> None:
-        results[sequence] = await executor.run(generate_attempt(sequence, prompt(10, sequence)))
-
-    async with anyio.create_task_group() as tasks:
-        for sequence in range(1, 201):
-            tasks.start_soon(run, sequence)
-    assert all(len(completed(results[sequence]).token_ids) == 16 for sequence in range(1, 201))
-
-
 async def test_an_engines_gpus_are_shared_out_among_its_sequences_whatever_becomes_of_them() -> None:
     settings = replace(SETTINGS, engine_gpus=4)
     built = build_inference_executor(settings, torch_engine(TORCH, settings))

@@ -54,16 +54,6 @@ def test_greedy_tokens_equal_a_plain_full_pass() -> None:
     assert list(alone(tokens, max_new_tokens=30, temperature=0).token_ids) == expected[50:]
 
 
-def test_tokens_and_log_probs_do_not_depend_on_others_to_the_last_bit() -> None:
-    asked = [
-        request(str(index), prompt(5 + 7 * index, seed=index), seed=index, max_new_tokens=10 + 3 * index)
-        for index in range(0, 20, 2)
-    ]
-    for one, result in zip(asked, run_out(engine(), *asked), strict=True):
-        single = run_out(engine(), one)[0]
-        assert (result.token_ids, result.log_probs) == (single.token_ids, single.log_probs)
-
-
 def test_a_turn_is_a_chunk_of_a_prompt_or_a_few_tokens() -> None:
     looped = engine()
     live = looped.sequence(request("a", prompt(100), max_new_tokens=50))
@@ -87,15 +77,6 @@ def test_the_room_of_a_sequence_changes_no_bit() -> None:
         assert result.log_probs == longest.log_probs[:new_tokens]
 
 
-def test_stop_token_ends_and_is_part_of_the_output() -> None:
-    tokens = prompt(30)
-    free = alone(tokens, temperature=0, max_new_tokens=12)
-    stop = free.token_ids[5]
-    stopped = alone(tokens, temperature=0, max_new_tokens=12, stop_token_ids=frozenset({stop}))
-    assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
-    assert (stopped.finish_reason, free.finish_reason) == (FinishReason.STOP, FinishReason.LENGTH)
-
-
 def test_output_ends_at_the_context() -> None:
     result = alone(prompt(250), max_new_tokens=1000)
     assert (len(result.token_ids), result.finish_reason) == (SMALL.context_length - 250, FinishReason.LENGTH)
@@ -115,24 +96,6 @@ def test_what_can_never_be_served_is_refused(tokens: tuple[int, ...], reason: st
         engine().sequence(request("a", tokens))
     assert refusal.value.reason == reason
     engine().sequence(request("a", prompt(255)))
-
-
-def test_requests_without_a_seed_get_one_each_and_tell_it() -> None:
-    results = run_out(engine(), *(request(str(index), prompt(20), max_new_tokens=24, seed=None) for index in range(8)))
-    assert len({result.token_ids for result in results}) == 8
-    for result in results:
-        assert alone(prompt(20), max_new_tokens=24, seed=result.seed).token_ids == result.token_ids
-
-
-def test_a_stop_text_ends_a_generation_with_the_token_that_completes_it() -> None:
-    free = alone(prompt(30), seed=3, max_new_tokens=60)
-    text = tokenizer.decode(free.token_ids[:40])
-    stop = next(two for two in (text[index : index + 2] for index in range(len(text))) if "\ufffd" not in two)
-    result = alone(prompt(30), seed=3, max_new_tokens=60, stop=(stop,))
-    assert result.finish_reason is FinishReason.STOP
-    assert result.token_ids == free.token_ids[: len(result.token_ids)]
-    assert [stop in tokenizer.decode(ids) for ids in (result.token_ids, result.token_ids[:-1])] == [True, False]
-    assert len(result.log_probs) == result.version_spans[-1].end == len(result.token_ids)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])

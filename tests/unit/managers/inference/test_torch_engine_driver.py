@@ -150,21 +150,6 @@ async def test_a_failure_of_the_engine_reaches_everyone(tmp_path_factory: pytest
     await driver.close()
 
 
-async def test_hundreds_of_requests_at_once() -> None:
-    driver = engine()
-    results = {}
-
-    async def generate(index: int) -> None:
-        results[index] = await driver.generate(request(f"{index:04}", prompt(10, index), max_new_tokens=4, seed=index))
-
-    async with anyio.create_task_group() as tasks:
-        for index in range(300):
-            tasks.start_soon(generate, index)
-    assert len(results) == 300
-    assert all(len(result.token_ids) == 4 for result in results.values())
-    await driver.close()
-
-
 async def test_a_failure_wakes_who_watches_for_it_and_a_close_does_not() -> None:
     failing, closing = engine(), engine()
     reasons: list[str] = []

@@ -49,24 +49,6 @@ def broken(result: AttemptResult) -> tuple[int, str]:
     return result.failed.kind, result.failed.reason
 
 
-async def test_concurrent_scores(executor: RewardExecutor) -> None:
-    results: dict[int, AttemptResult] = {}
-
-    async def run(index: int) -> None:
-        results[index] = await executor.run(score_attempt(index, prompt(5 + index, index), (CORE,)))
-
-    async with anyio.create_task_group() as tasks:
-        for index in range(50):
-            tasks.start_soon(run, index)
-    model = scoring_model(4)
-    for index, result in results.items():
-        assert isinstance(result, Completed)
-        reward = result.succeeded.reward
-        assert reward.score == pytest.approx(reference(model, prompt(5 + index, index)), abs=1e-5)
-        assert (reward.passed, reward.total) == (0, 0)
-    assert len(results) == 50
-
-
 async def test_a_stop_before_the_batch_begins(executor: RewardExecutor) -> None:
     attempt = score_attempt(1, prompt(5))
     attempt.stop_requested.set()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.files.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 
 pytestmark = pytest.mark.anyio
@@ -90,18 +89,6 @@ async def test_after_a_cancelled_build_the_next_one_builds(cache: LayerCache, tm
     answers = await gather(cache, builder, 1, anyio.Event())
     assert isinstance(answers[0], LayerHold)
     assert builder.calls == 2
-
-
-async def test_those_who_wait_can_stop(cache: LayerCache) -> None:
-    builder, stop = Builder(), anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cache.obtain, "key", builder, anyio.Event())
-        await anyio.wait_all_tasks_blocked()
-        stop.set()
-        with pytest.raises(StoppedError):
-            await cache.obtain("key", builder, stop)
-        builder.go.set()
-    assert "key" in cache
 
 
 def _size_bytes(cache: LayerCache) -> int:

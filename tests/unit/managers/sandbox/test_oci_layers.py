@@ -62,16 +62,6 @@ async def test_a_working_directory_that_is_not_there_is_no_default(cache: LayerC
     assert prepared.config.working_directory == ""
 
 
-async def test_many_who_want_it_make_it_once(cache: LayerCache, tmp_path: Path) -> None:
-    layers, made = OciLayers(cache), layout(tmp_path / "a", BASE)
-    kept: list[str] = []
-    cache.on_change(kept.append)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(prepare, layers, made)
-    assert len(kept) == 1
-
-
 async def test_layers_in_use_stay_and_others_make_room(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache", 40_000)
     layers = OciLayers(cache)
