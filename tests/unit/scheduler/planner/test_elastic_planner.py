@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest
 from callsheet.scheduler.core.words.plan import Plan
 from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
@@ -14,7 +14,7 @@ from callsheet.scheduler.planner.round.snapshot import describe
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.stage import Status
 
-from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
+from tests.support.core_requests import action_request, elastic, fixed, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, node, service, world_with_job
 
 EXACT = Budget(seconds=0.5, deterministic=True)
@@ -40,16 +40,6 @@ def plan_all(world: CoreWorld) -> list[Plan]:
 def homes(plans: list[Plan]) -> Counter[str]:
     """Assignments by manager."""
     return Counter(each.manager_id for round_ in plans for each in round_.assignments)
-
-
-def test_priority_classes_in_order() -> None:
-    world = elastic_world()
-    world.manager(cores=2)
-    for priority in (PriorityClass.BATCH, PriorityClass.TRAIN, PriorityClass.EVAL):
-        world.job(job_request(priority.name, priority=priority))
-        world.submit(action_request("a", job_id=priority.name, demand=fixed(cpu=1)))
-    plans = plan_all(world)
-    assert [each.key.job_id for round_ in plans for each in round_.assignments] == ["EVAL", "TRAIN"]
 
 
 def test_new_sandboxes_go_where_the_fewest_trajectories_live() -> None:
@@ -108,23 +98,6 @@ def test_steps_of_a_sandbox_on_shared_cores_go_to_it_at_once() -> None:
     plans = plan_all(world)
     assert sum(len(round_.assignments) for round_ in plans) == 5
     assert all(manager.has(f"s{index}") for index in range(5))
-
-
-def test_an_elastic_action_is_wide_alone_and_narrow_in_a_crowd() -> None:
-    alone = elastic_world()
-    manager = alone.manager(cores=8)
-    alone.submit(action_request("a", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0))
-    plan_all(alone)
-    assert manager.grant("a").resources["cpu"] == 8
-    crowd = elastic_world()
-    manager = crowd.manager(cores=8)
-    crowd.submit(
-        *(
-            action_request(f"a{index}", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0)
-            for index in range(40)
-        )
-    )
-    assert sum(len(round_.assignments) for round_ in plan_all(crowd)) == 8
 
 
 def test_the_short_go_first_by_what_predictors_learned() -> None:
@@ -219,39 +192,11 @@ def test_resources_that_do_not_lie_together_are_filled_up_with_what_fits() -> No
     assert where == {"cpu": "cores", "mem": "memory"}
 
 
-def test_a_manager_that_goes_away_and_comes_back() -> None:
-    world = elastic_world()
-    manager, other = world.manager("m"), world.manager("n")
-    world.submit(action_request("a", demand=fixed(cpu=1)))
-    plan_all(world)
-    manager.disconnect()
-    world.submit(*(action_request(f"b{index}", demand=fixed(cpu=1)) for index in range(3)))
-    assert set(homes(plan_all(world))) == {"n"}
-    other.disconnect()
-    world.submit(action_request("c"))
-    assert homes(plan_all(world)) == {}
-    other.join()
-    assert set(homes(plan_all(world))) == {"n"}
-
-
 def test_the_cap_of_a_round_asks_for_another_one() -> None:
     world = elastic_world(dispatch_cap=3)
     world.manager()
     world.submit(*(action_request(f"g{index}") for index in range(8)))
     assert [len(each.assignments) for each in plan_all(world)] == [3, 3, 2]
-
-
-def test_jobs_share_what_is_short_by_weight() -> None:
-    world = elastic_world()
-    world.manager(cores=8)
-    world.job(job_request("other", weight=3.0))
-    for index in range(30):
-        world.submit(
-            action_request(f"a{index}", demand=fixed(cpu=1), expected=1.0),
-            action_request(f"b{index}", job_id="other", demand=fixed(cpu=1), expected=50.0),
-        )
-    jobs = Counter(each.key.job_id for round_ in plan_all(world) for each in round_.assignments)
-    assert jobs == {"job": 2, "other": 6}
 
 
 def test_a_plan_says_how_it_was_decided() -> None:
