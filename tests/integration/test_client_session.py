@@ -98,13 +98,6 @@ async def test_resume_keeps_the_order_of_what_was_not_acknowledged(job: Job, ser
     assert set(service.started.values()) == {1}
 
 
-async def test_a_repeated_outcome_is_delivered_once(job: Job, service: FaultyClientService) -> None:
-    service.repeat_outcomes = True
-    assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
-    assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
-    assert service.started == {("j", "a"): 1}
-
-
 async def test_a_close_whose_answer_was_lost_succeeds_on_its_replay(
     client: Client, service: FaultyClientService, caplog: pytest.LogCaptureFixture
 ) -> None:

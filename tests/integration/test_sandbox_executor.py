@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerRunningError
@@ -87,15 +87,6 @@ async def test_nothing_runs_between_actions(executor: SandboxExecutor) -> None:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
     await until_still(used)
-
-
-async def test_a_set_up_that_fails_leaves_no_sandbox(executor: SandboxExecutor) -> None:
-    result = await executor.run(attempt_of(reset(set_up="echo why >&2; exit 3")))
-    assert failure(result) == ("ENV", "set_up_failed")
-    assert isinstance(result, Broken)
-    partial = result.failed.partial.env_reset
-    assert (partial.set_up.exit_code, partial.set_up.stderr.inline, partial.sandbox_id) == (3, b"why\n", "")
-    assert executor.sandboxes() == []
 
 
 async def test_a_second_reset_replaces_the_sandbox(executor: SandboxExecutor) -> None:
@@ -278,20 +269,3 @@ async def test_the_stateless_executor_scores_fresh_suites_only(settings: Sandbox
         assert executor.sandboxes() == []
     finally:
         await executor.close()
-
-
-async def test_many_trajectories_at_once(executor: SandboxExecutor) -> None:
-    outputs: dict[str, str] = {}
-
-    async def rollout(name: str) -> None:
-        sandbox_id = await make(executor, reset(set_up=f"echo {name} > name", trajectory=name), memory=64)
-        for _ in range(3):
-            attempt: Attempt = attempt_of(step("cat name", trajectory=name), sandbox_id=sandbox_id)
-            outputs[name] = output(await executor.run(attempt))
-
-    names = [f"trajectory-{number}" for number in range(12)]
-    async with anyio.create_task_group() as tasks:
-        for name in names:
-            tasks.start_soon(rollout, name)
-    assert outputs == {name: f"{name}\n" for name in names}
-    assert len(executor.sandboxes()) == len(names)

@@ -73,22 +73,6 @@ async def test_a_session_keeps_its_state_between_actions(trajectory: Trajectory)
     assert (fresh.stdout, fresh.session) == (b"fresh\n", None)
 
 
-async def test_a_cancel_of_what_does_not_return_ends_the_session_and_says_so(trajectory: Trajectory) -> None:
-    deaf = Command.python("import signal\n_ = signal.signal(signal.SIGUSR1, signal.SIG_IGN)")
-    assert result(await trajectory.env_step(deaf, session="main")).session == SessionReport(started=True)
-    stuck = Command.python("print('begun')\nwhile True: pass")
-    handle = await trajectory.submit(EnvStep(stuck, session="main", stream_output=True))
-    with anyio.fail_after(ANSWER_S):
-        await anext(handle.output())
-        await handle.cancel("it has begun")
-        outcome = await handle.outcome()
-    assert isinstance(outcome, Cancelled)
-    assert outcome.partial is not None
-    assert outcome.partial.session == SessionReport(ended=True)
-    after = result(await trajectory.env_step(Command.python("'anew'"), session="main"))
-    assert (after.stdout, after.session) == (b"'anew'\n", SessionReport(started=True))
-
-
 async def test_files_go_in_and_come_back(trajectory: Trajectory) -> None:
     large = bytes(range(256)) * 4096
     outcome = await trajectory.env_step(

@@ -29,7 +29,7 @@ from tests.support.real_sandboxes import until_state
 
 pytestmark = pytest.mark.anyio
 
-BURST = 10_000
+BURST = 3_000
 
 
 @pytest.fixture(scope="module")

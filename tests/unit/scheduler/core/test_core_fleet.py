@@ -107,19 +107,6 @@ def test_nothing_is_sent_before_the_first_heartbeat() -> None:
     assert manager.has("a")
 
 
-def test_a_dispatch_that_never_arrived_is_repeated_after_the_first_heartbeat() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a", plan=True)
-    manager.disconnect()
-    manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
-    world.wait(1.0)
-    assert world.live("a").attempts == 1
-    manager.heartbeat()
-    world.wait(1.0)
-    assert manager.grant("a").attempt == 2
-    assert world.state.attempts.keys() == {manager.grant("a").token}
-
-
 def test_an_end_that_was_kept_counts_before_the_first_heartbeat() -> None:
     world, manager, grant = world_with_step()
     manager.disconnect()
@@ -287,15 +274,3 @@ def test_a_stray_of_a_trajectory_that_is_reset_on_the_same_manager_is_released_a
     manager.end(grant)
     manager.heartbeat()
     assert [each.sandbox for each in manager.stream.all(commands.ReleaseSandbox)] == listed[:1]
-
-
-def test_what_still_runs_of_a_closed_job_is_stopped_and_forgotten() -> None:
-    world, manager, grant = world_with_call()
-    manager.disconnect()
-    world.close_job()
-    world.wait(11.0)
-    manager.join([manager.running(grant)])
-    assert manager.stream.last(commands.CancelAttempt).token == grant.token
-    manager.end(grant, events.AttemptCancelled())
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert not world.state.orphans

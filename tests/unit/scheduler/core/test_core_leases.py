@@ -142,15 +142,6 @@ def test_an_expired_job_is_closed_in_the_end() -> None:
     assert not world.journal.jobs
 
 
-def test_a_close_of_a_job_ends_its_lease() -> None:
-    world = held_job()
-    world.end_session()
-    world.session = None
-    world.close_job()
-    world.wait(2 * GRACE)
-    assert not world.state.jobs
-
-
 def test_a_restart_waits_for_clients_a_lease_and_then_goes_on_with_the_grace() -> None:
     world = held_job()
     after = world.restart()

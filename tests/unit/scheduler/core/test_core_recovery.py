@@ -9,7 +9,7 @@ from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, TimeoutKind, Timeouts
 from callsheet.scheduler.core.words.registration import SandboxRef
 
-from tests.support.core_requests import action_request, fixed, kept, key_of
+from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import (
     CoreWorld,
     FakeManager,
@@ -76,33 +76,6 @@ def test_another_process_of_a_manager_cannot_know_what_the_former_one_began(
         assert not manager.stream.all(commands.Dispatch)
     else:
         assert manager.grant("call").attempt == 2
-
-
-def test_a_manager_that_does_not_come_back_is_given_up_after_its_lease() -> None:
-    world, manager = world_with_sandbox()
-    world.step("step")
-    world.submit(action_request("free"), plan=True)
-    manager.start("step")
-    manager.start("free")
-    after = restarted(world, manager)
-    spare = after.manager("spare")
-    spare.live(9.0)
-    assert not after.live("free").ready_ticket
-    spare.live(3.0)
-    assert after.state_of("step") is ActionState.FAILED
-    assert spare.grant("free").attempt == 2
-
-
-def test_what_a_sandbox_keeps_is_booked_again() -> None:
-    world, manager = world_with_manager()
-    world.trajectory("t")
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=2, memory=64)), plan=True)
-    held = manager.run("reset").cores
-    after = restarted(world, manager)
-    manager.join([], [SANDBOX])
-    assert manager.free == {"cpu": 2, "memory": 4096 - 64}
-    after.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed()), plan=True)
-    assert manager.grant("a").cores == held
 
 
 def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_the_books() -> None:

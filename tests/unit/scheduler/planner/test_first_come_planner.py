@@ -62,15 +62,6 @@ def test_actions_without_units_go_to_the_least_busy_manager() -> None:
     assert sorted(each.manager_id for each in world.plan().assignments) == ["a"] * 3 + ["b"] * 3
 
 
-def test_what_does_not_fit_is_passed_over_for_what_does() -> None:
-    world, manager = world_with(cores=4)
-    world.submit(action_request("first", demand=fixed(cpu=3)), plan=True)
-    world.submit(action_request("wide", demand=fixed(cpu=2)), action_request("narrow", demand=fixed(cpu=1)))
-    assert order(world) == ["narrow"]
-    world.plan()
-    assert manager.has("narrow")
-
-
 def test_a_hold_keeps_what_is_needed_on_one_node_only() -> None:
     world = CoreWorld()
     near, far = world.manager("near", cores=4), world.manager("far", cores=4)
