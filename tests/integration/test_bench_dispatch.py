@@ -10,53 +10,22 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad, counted_batches
+from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad
 from callsheet.benchmarks.dispatch.loops import CEILING_P99_MS, OpenLoad
-from callsheet.benchmarks.dispatch.raw_streams import raw_servers, two_hops_latencies
 from callsheet.benchmarks.dispatch.settings import DispatchSettings, MeasuredKind
 from callsheet.benchmarks.measuring.actions import NotMeasurableError
 from callsheet.benchmarks.measuring.machine import filesystem_of, fsync_p50_us
-from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import (
-    Client,
     Failed,
     FailureKind,
     Reason,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.deploy.roles import Role
-from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import StackSettings
 
 from tests.support.waiting import until
 
 _DEADLINE_S = 60.0
 _BENCHMARK_S = 280
-
-
-@pytest.mark.anyio
-async def test_raw_streams_echo_and_relay() -> None:
-    with anyio.fail_after(_DEADLINE_S):
-        async with raw_servers() as servers:
-            latencies = await two_hops_latencies(servers, b"message", samples=5, warm_up=2)
-    assert len(latencies) == 5
-    assert percentile(latencies, 50) > 0
-
-
-@pytest.mark.anyio
-async def test_a_load_counts_what_it_submits(tmp_path: Path) -> None:
-    with anyio.fail_after(_DEADLINE_S):
-        async with (
-            local_stack(StackSettings(tmp_path, managers=(Role.NOOP,))) as stack,
-            Client(stack.address) as client,
-        ):
-            load = CallsheetLoad(await client.open_job("load"), "seeded")
-            with counted_batches() as sent:
-                assert await load.actions_per_s(50, in_flight=10) > 0
-            assert 1 <= sent.messages <= 50
-            assert sent.size_bytes > 50 * len("seeded-00000001")
-            assert (await load.burst(100)).refused == 0
-            assert len(await load.idle_latencies(3, warm_up=1)) == 3
 
 
 @pytest.mark.anyio

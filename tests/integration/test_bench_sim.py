@@ -41,14 +41,6 @@ def test_every_policy_is_reported_by_seed_and_as_means() -> None:
         assert figures["act_mean_s"] == pytest.approx(mean, rel=1e-4)
 
 
-def test_sustained_runs_report_a_rate() -> None:
-    report = _report(
-        "--workload", "games", "--mode", "sustained", "--trajectories", "4", "--policy", "os_sharing"
-    )  # fmt: skip
-    assert set(report["policies"]) == {"os_sharing"}
-    assert all("trajectories_per_hour" in figures for figures in report["policies"].values())
-
-
 def test_a_trace_is_replayed(tmp_path: Path) -> None:
     action = {"kind": "env_step", "label": "test", "duration_s": 1.0, "cpu_s": 0.8}
     trajectory = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -166,21 +164,6 @@ class ClientSuite:
         )
         assert type(waiting).__name__ == "Expired"
 
-    async def test_cancelling_the_caller_cancels_the_action(self, job: Job, scheduler: SchedulerUnderTest) -> None:
-        action = Generate([1], model=scheduler.service)
-        handle = await job.submit(action, action_id="started first", expected_duration_s=_LONG_S)
-        await handle.accepted()
-        async with AdminClient(scheduler.address) as admin:
-            async with anyio.create_task_group() as caller:
-                generate = functools.partial(
-                    job.generate, [1], model=scheduler.service, action_id="a", expected_duration_s=_LONG_S
-                )
-                caller.start_soon(generate)
-                await _until_known(admin, job.job_id, "a")
-                caller.cancel_scope.cancel()
-            assert isinstance(await admin.outcome(job.job_id, "a", wait_s=_LONG_S), Cancelled)
-        await handle.cancel()
-
     async def test_payloads_outlive_the_jobs_that_used_them(self, client: Client) -> None:
         for _ in range(3):
             async with await client.open_job(f"job-{uuid.uuid4().hex}") as job, job.trajectory("t") as trajectory:
@@ -238,16 +221,6 @@ class ClientSuite:
                 await admin.drain("never registered")
             with pytest.raises(InvalidArgumentError):
                 await admin.outcome(job.job_id, "a", wait_s=601)
-
-
-async def _until_known(admin: AdminClient, job_id: str, action_id: str) -> None:
-    # Tools have nothing to wait on but the next answer.
-    with anyio.fail_after(_LONG_S):
-        while True:
-            with suppress(NotFoundError):
-                await admin.explain(job_id, action_id)
-                return
-            await anyio.sleep(0.01)
 
 
 async def _explain_once_running(admin: AdminClient, job_id: str, action_id: str) -> Explanation:

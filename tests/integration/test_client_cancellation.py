@@ -17,7 +17,6 @@ from callsheet.client import (
     Succeeded,
 )
 
-from tests.support.expected import expect
 from tests.support.faulty_client_service import FAST, FaultyClientService, never
 from tests.support.faulty_servicers import serving
 
@@ -53,15 +52,6 @@ async def test_a_caller_cancelled_before_its_submit_left_sends_nothing(service: 
                 await job.generate([1])
             await client.open_job("j")
         assert service.kinds() == ["open_job"]
-
-
-async def test_a_handle_cancels_its_action(job: Job, service: FaultyClientService) -> None:
-    service.decide = never
-    handle = await job.submit(Generate([1]))
-    await handle.cancel("enough")
-    assert expect(Cancelled, await handle.outcome()).reason == "enough"
-    await handle.cancel("again")
-    assert service.kinds().count("cancel") == 1
 
 
 async def test_a_cancel_is_resent_after_a_break(job: Job, service: FaultyClientService) -> None:

@@ -25,44 +25,20 @@ from callsheet.client import (
     Job,
     NotFoundError,
     Outcome,
-    PriorityClass,
     QueueFullError,
     RefusedError,
     RewardModel,
-    Staleness,
     Succeeded,
     Timeouts,
     Trajectory,
     TrajectoryEnd,
-    Where,
 )
 from callsheet.v1 import client_service_pb2, job_pb2
 
-from tests.support.expected import expect
 from tests.support.faulty_client_service import FAST, FaultyClientService, never
 from tests.support.faulty_jobs import Status, refusal
 from tests.support.faulty_servicers import serving
 from tests.support.waiting import until
-
-
-async def test_a_whole_trajectory(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job(
-        "j", share=2.0, priority_class=PriorityClass.EVAL, max_actions=10, staleness=Staleness(max_versions=1)
-    )
-    async with job.group("g", size=4, quorum=3).trajectory("t", idle_timeout_s=60) as trajectory:
-        assert (await trajectory.env_reset()).unwrap().sandbox_id == "sandbox of t"
-        assert (await trajectory.generate([1, 2, 3])).unwrap().token_ids == (3, 2, 1)
-        step = expect(Succeeded, await trajectory.env_step(Command.shell("ls")))
-        assert (step.value.stdout, step.attempts, step.manager_id) == (b"ls", 1, "in-memory")
-        assert (await trajectory.tool_call("api", "get", b"x")).unwrap().response == b"x"
-        assert (await trajectory.reward_tests("pytest", where=Where.IN_SANDBOX)).unwrap().score == 1.0
-        assert (await trajectory.reward_model([1])).unwrap().score == 1.0
-    await job.publish(3)
-    await job.close()
-    assert (service.streams, service.state.jobs) == (1, {})
-    assert service.state.closed == {("j", "t"): 1}
-    assert service.versions == [("j", 3)]
-    assert service.items[0].open_job.staleness.max_versions == 1
 
 
 async def test_a_burst_leaves_in_full_batches(job: Job, service: FaultyClientService) -> None:
@@ -105,33 +81,6 @@ async def test_a_stream_that_breaks_anywhere_loses_and_repeats_nothing(
     assert service.state.jobs == {}
 
 
-async def test_many_broken_streams_under_load(client: Client, service: FaultyClientService) -> None:
-    service.break_after_items |= set(range(100, 4_000, 311))
-    service.break_before_results |= set(range(250, 4_000, 407))
-    service.repeat_outcomes = True
-    job = await client.open_job("j")
-    outcomes = await asyncio.gather(*(job.generate([n], action_id=str(n)) for n in range(2_000)))
-    assert [outcome.unwrap().token_ids for outcome in outcomes] == [(n,) for n in range(2_000)]
-    assert set(service.started.values()) == {1}
-    assert len(service.started) == 2_000
-    assert service.streams > 10
-
-
-async def test_outcomes_that_come_after_a_resume_reach_their_callers(job: Job, service: FaultyClientService) -> None:
-    service.decide = never
-    handles = [await job.submit(Generate([n]), action_id=str(n)) for n in range(3)]
-    for handle in handles:
-        await handle.accepted()
-    await service.break_streams()
-    await service.end_action(("j", "1"))
-    await service.wait_until(lambda: service.streams == 2 and len(service.items) == 8)
-    assert service.items[4].hold_job == "j"
-    assert [item.submit.action_id for item in service.items[5:]] == ["0", "1", "2"]
-    await service.end_action(("j", "0"))
-    await service.end_action(("j", "2"))
-    assert [(await handle.outcome()).unwrap().token_ids for handle in handles] == [(0,), (1,), (2,)]
-
-
 async def test_resume_keeps_the_order_of_what_was_not_acknowledged(job: Job, service: FaultyClientService) -> None:
     service.decide = never
     async with job.trajectory("t") as trajectory:
@@ -147,13 +96,6 @@ async def test_resume_keeps_the_order_of_what_was_not_acknowledged(job: Job, ser
             await service.end_action(("j", str(number)))
             await handle.outcome()
     assert set(service.started.values()) == {1}
-
-
-async def test_a_repeated_outcome_is_delivered_once(job: Job, service: FaultyClientService) -> None:
-    service.repeat_outcomes = True
-    assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
-    assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
-    assert service.started == {("j", "a"): 1}
 
 
 async def test_a_close_whose_answer_was_lost_succeeds_on_its_replay(

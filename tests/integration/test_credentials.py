@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.supervision.processes import ProcessSpec, run_process
+from callsheet.managers.supervision.processes import ProcessSpec
 from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
-from typer.testing import Result
 
 from tests.support.binaries import faketime_library
 from tests.support.certificates import Authority
@@ -37,10 +35,6 @@ from tests.support.waiting import until
 
 _DEADLINE_S = 90.0
 _COMMAND_S = 60
-
-
-async def in_thread(*arguments: str, **environment: str) -> Result:
-    return await anyio.to_thread.run_sync(partial(invoke, *arguments, **environment))
 
 
 class Place:
@@ -195,30 +189,6 @@ def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
 def scheduler(place: Place, *arguments: str) -> ProcessSpec:
     options = ("--data-dir", str(place.directory / "data"), "--listen", "127.0.0.1:0", *arguments)
     return ProcessSpec("scheduler", "callsheet.cli.main", ["scheduler", *options], ready_timeout_s=_DEADLINE_S)
-
-
-@pytest.mark.anyio
-async def test_processes_work_together_with_tokens_over_tls(place: Place) -> None:
-    secured = ("--tls-cert", str(place.cert), "--tls-key", str(place.key), "--tokens", str(place.tokens))
-    ca = str(place.authority.ca)
-    with anyio.fail_after(_DEADLINE_S):
-        async with run_process(scheduler(place, *secured), 5.0) as serving:
-            address = serving.facts["address"]
-            manager = ("noop", "--scheduler", address, "--manager-id", "m", "--tls-ca", ca)
-            with_token = ("--token-file", str(place.token_file("manager", "m")))
-            spec = ProcessSpec(
-                "noop", "callsheet.cli.main", ["manager", *manager, *with_token], ready_timeout_s=_DEADLINE_S
-            )
-            async with run_process(spec, 5.0):
-                environment = {"CALLSHEET_SCHEDULER": address, "CALLSHEET_TLS_CA": ca}
-                admin = environment | {"CALLSHEET_TOKEN_FILE": str(place.token_file("admin"))}
-                done = await in_thread("submit", "tool-call", "noop", "call", **admin)
-                assert done.exit_code == 0, done.stderr
-                status = await in_thread("status", "--json", **admin)
-                assert [each["manager_id"] for each in json.loads(status.stdout)["managers"]] == ["m"]
-                refused = await in_thread("status", **environment)
-                assert refused.exit_code == 1
-                assert "CALLSHEET_TOKEN" in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["scheduler", "up"])

@@ -13,7 +13,6 @@ from callsheet.credentials.sandboxes import sandbox_source
 from callsheet.dashboard.viewer import TOKEN_COOKIE
 from callsheet.managers.noop import NoopSettings
 from callsheet.scheduler.access.identity import Scope
-from callsheet.scheduler.service.rpc.admin_servicer import AdminServicer
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import action_pb2, admin_service_pb2, client_service_pb2, common_pb2
 
@@ -227,34 +226,6 @@ async def test_a_scheduler_that_is_away_is_told_and_found_again(tmp_path: Path) 
             assert (part.status, "<" in part.raw) == (503, False)
             async with running_service(SchedulerSettings(tmp_path / "data", address)):
                 await until_so(lambda: viewer.get("/now"), lambda it: it.status == 200, every_s=0.1)
-
-
-async def test_many_viewers_ask_the_scheduler_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-    answer = AdminServicer.GetStatus
-
-    async def counted(self: AdminServicer, request: Any, context: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return await answer(self, request, context)
-
-    monkeypatch.setattr(AdminServicer, "GetStatus", counted)
-    with anyio.fail_after(_WAIT_S):
-        async with (
-            running_service(SchedulerSettings(tmp_path / "data", "127.0.0.1:0")) as service,
-            running_dashboard(service.address) as url,
-            browser(url) as viewer,
-        ):
-            began = anyio.current_time()
-
-            async def look() -> None:
-                assert (await viewer.get("/now")).status == 200
-
-            for _ in range(3):
-                async with anyio.create_task_group() as tasks:
-                    for _ in range(20):
-                        tasks.start_soon(look)
-            assert 1 <= asked <= 2 + anyio.current_time() - began
 
 
 async def test_what_ended_is_counted_by_phase_and_by_service(tmp_path: Path) -> None:

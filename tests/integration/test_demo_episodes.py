@@ -30,9 +30,7 @@ from callsheet.client import (
     Hold,
     Reason,
     RewardTests,
-    Succeeded,
     TrajectoryEnd,
-    Where,
 )
 from callsheet.environments.bash_replies import CommandReport
 from callsheet.environments.coding.mutation import BUGS, Bug, prepare_task
@@ -147,23 +145,6 @@ def test_every_known_bug_has_its_line_and_a_wrong_fix(inputs: DemoInputs) -> Non
         assert task.fixed_line == before[task.line - 1]
         assert task.fixed_line not in task.wrong_lines
         assert task.wrong_lines
-
-
-@pytest.mark.anyio
-async def test_tampering_with_tests_does_not_help(inputs: DemoInputs, local: LocalEpisode) -> None:
-    bug = BUGS[0]
-    job = await local.client.open_job("job")
-    episode = coding(inputs, bug, gives_up=True)
-    async with job.trajectory("t") as trajectory:
-        await trajectory.env_reset(files=episode.world.files, set_up=episode.world.set_up)
-        root = f"package/{release_of(inputs, bug.package).package.root}"
-        await trajectory.env_step(Command.shell(f"echo 'def test_nothing(): pass' > {root}/test_inflection.py"))
-        outcome = await trajectory.reward_tests(
-            episode.world.reward, where=Where.IN_SANDBOX, files=episode.world.reward_files
-        )
-    assert isinstance(outcome, Succeeded)
-    assert outcome.value.total > 400
-    assert outcome.value.score < 1.0
 
 
 @pytest.mark.anyio

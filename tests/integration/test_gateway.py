@@ -17,7 +17,7 @@ from callsheet.client import InvalidArgumentError, NotFoundError, PromptDrift
 from callsheet.gateway.dialects.dialect import DIALECTS
 from callsheet.gateway.server.keys import TrajectoryKey, write_key
 
-from tests.support.gateways import CHAT, RETRY, RunningGateway, chat, running_gateway, scripted_stack
+from tests.support.gateways import CHAT, RunningGateway, chat, running_gateway, scripted_stack
 from tests.support.ports import free_port
 from tests.support.waiting import until_so
 
@@ -139,28 +139,6 @@ async def test_a_trajectory_can_be_named_by_header_path_or_in_place_of_a_key(gat
     assert (await gateway.post(CHAT, chat("Hello"))).status == 400
 
 
-async def test_a_marked_retry_is_never_sampled_again(gateway: RunningGateway) -> None:
-    key, body = await key_of(gateway, "retries"), chat("slow")
-    before = await gateway.succeeded()
-    answers: list[str] = []
-
-    async def ask(headers: dict[str, str]) -> None:
-        answers.append((await gateway.post(CHAT, body, key, headers)).body["id"])
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, {})
-        await gateway.wait_for_actions("succeeded", before)
-        await anyio.lowlevel.checkpoint()
-        tasks.start_soon(ask, RETRY)
-    await ask({"x-stainless-retry-count": "2"})
-    assert len(set(answers)) == 1
-    assert await gateway.succeeded() == before + 1
-    # One that is not marked is another sample.
-    await ask({})
-    assert len(set(answers)) == 2
-    assert len((await gateway.job.trajectory("retries").samples()).turns) == 2
-
-
 async def test_parallel_calls_are_branches_and_too_many_are_told_to_come_again(gateway: RunningGateway) -> None:
     key = await key_of(gateway, "parallel")
     statuses: list[int] = []
@@ -259,21 +237,6 @@ async def test_a_closed_trajectory_is_forgotten_after_its_time(scheduler: str, t
         assert len((await gateway.job.trajectory("open").samples()).turns) == 1
         with pytest.raises(NotFoundError, match="never opened, or is forgotten"):
             await gateway.job.trajectory("unknown").samples()
-
-
-async def test_a_call_outside_of_trajectories_has_its_reply_again_after_a_restart(
-    scheduler: str, gateway: RunningGateway, tmp_path: Path
-) -> None:
-    sampled = await gateway.succeeded()
-    async with running_gateway(scheduler, "before", tmp_path) as before:
-        first = await before.post(CHAT, chat("dice"), "job", RETRY)
-    async with running_gateway(scheduler, "after", tmp_path) as after:
-        again = await after.post(CHAT, chat("dice"), "job", {"x-stainless-retry-count": "2"})
-        another = await after.post(CHAT, chat("dice"), "job")
-    assert (again.body["id"], again.text) == (first.body["id"], first.text)
-    assert again.body["usage"] == first.body["usage"]
-    assert another.text != first.text
-    assert await gateway.succeeded() == sampled + 2
 
 
 async def test_a_server_that_parses_replies_is_asked(scheduler: str, tmp_path: Path) -> None:

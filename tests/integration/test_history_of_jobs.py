@@ -128,23 +128,6 @@ async def test_contents_are_for_the_jobs_token_and_administrators(tmp_path: Path
             assert await found.other.refused(rpc, request) == (grpc.StatusCode.PERMISSION_DENIED, "job_id")
 
 
-async def test_a_closed_jobs_history_stays(tmp_path: Path) -> None:
-    async with asking(tmp_path) as found:
-        await found.job(found.job.client.CloseJob, client_service_pb2.CloseJobRequest(job_id="j"))
-        page = await actions_of(found.job, contents=True)
-        trajectories = await found.job(found.job.admin.ListTrajectoryHistory, ListTrajectories(job_id="j"))
-    assert page.job_closed
-    assert [(each.key.action_id, each.state) for each in page.actions] == [
-        ("done", STATE.ACTION_STATE_SUCCEEDED),
-        ("waits", STATE.ACTION_STATE_CANCELLED),
-    ]
-    assert page.actions[1].reason == "its job was closed"
-    assert page.actions[0].spec.tool_call.arguments.inline == b"secret"
-    assert page.actions[0].story
-    (trajectory,) = trajectories.trajectories
-    assert (trajectory.group_id, trajectory.end) == ("g", job_pb2.TRAJECTORY_END_ABANDONED)
-
-
 async def test_closed_jobs_are_told_and_a_jobs_token_sees_its_own_alone(tmp_path: Path) -> None:
     async with asking(tmp_path) as found:
         await found.other(found.other.client.OpenJob, open_job("other"))

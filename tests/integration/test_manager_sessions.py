@@ -333,11 +333,11 @@ async def test_a_lost_sandbox_is_reported_and_a_released_one_destroyed(
     await session.wait_ends()
 
 
-async def test_ten_thousand_ends_come_in_batches_the_contract_allows() -> None:
+async def test_thousands_of_ends_come_in_batches_the_contract_allows() -> None:
     async with running_manager(NoopExecutor(NoopSettings())) as manager:
         session = await manager.scheduler.next_session()
-        for begin in range(1, 10_001, 500):
+        for begin in range(1, 3_001, 500):
             await session.dispatch(*(make_dispatch(f"a{n}", n) for n in range(begin, begin + 500)))
-        ends = await session.wait_ends(10_000)
-    assert len({end.key.action_id for end in ends}) == 10_000
+        ends = await session.wait_ends(3_000)
+    assert len({end.key.action_id for end in ends}) == 3_000
     assert max(session.batches) <= 1024

@@ -216,33 +216,6 @@ async def test_a_wait_costs_no_execution_time_and_ends_with_a_stop_or_its_sandbo
         assert attempts["stopped"].waits.stood.keys() == {Cause.MEMORY}
 
 
-async def test_one_that_waits_for_a_large_step_stops_no_small_ones(settings: SandboxSettings) -> None:
-    async with running(settings, 20 * DEMAND_MIB) as executor:
-        names = [*map(str, range(6)), "runs", "waits"]
-        demands = dict.fromkeys(names, DEMAND_MIB) | dict.fromkeys(names[6:], 15 * DEMAND_MIB)
-        ids = {name: await make(executor, asked(name, demand)) for name, demand in demands.items()}
-        large = {
-            name: attempt_of(step("sleep 600", trajectory=name), sandbox_id=ids[name], expected_execution_s=0.3)
-            for name in names[6:]
-        }
-
-        async def steps(name: str) -> None:
-            for _ in range(50):
-                attempt = attempt_of(step("true", trajectory=name), sandbox_id=ids[name], expected_execution_s=0.3)
-                assert exit_code(await executor.run(attempt)) == 0
-
-        async with anyio.create_task_group() as tasks:
-            for number, attempt in enumerate(large.values()):
-                tasks.start_soon(executor.run, attempt)
-                await until(lambda number=number: len(executor.memory.ledger.line) == number)  # type: ignore[misc]
-            async with anyio.create_task_group() as small:
-                for name in names[:6]:
-                    small.start_soon(steps, name)
-            assert [*executor.memory.ledger.line] == [ids["waits"]]
-            for attempt in large.values():
-                attempt.stop_requested.set()
-
-
 async def test_a_reset_that_fits_alone_waits_and_one_that_never_fits_is_refused(settings: SandboxSettings) -> None:
     async with running(settings, 3 * DEMAND_MIB) as executor:
         await make(executor, asked("small"))
@@ -254,18 +227,6 @@ async def test_a_reset_that_fits_alone_waits_and_one_that_never_fits_is_refused(
             await until(lambda: len(executor.memory.ledger.line) == 1)
             await executor.release_sandbox(executor.sandboxes()[0])
         assert [each.trajectory_id for each in executor.sandboxes()] == ["large"]
-
-
-async def test_who_asks_for_it_keeps_the_whole_demand(settings: SandboxSettings) -> None:
-    async with running(settings, 10 * DEMAND_MIB) as executor:
-        kept = asked("kept", guaranteed=True)
-        await make(executor, kept)
-        assert (kept.sandbox_held_mib, executor.memory.ledger.booked_mib) == (0, DEMAND_MIB)
-    async with running(settings, 10 * DEMAND_MIB, by_need=False) as executor:
-        for_life = asked("for life")
-        await make(executor, for_life)
-        assert (for_life.sandbox_held_mib, executor.memory.ledger.booked_mib) == (0, DEMAND_MIB)
-        assert executor.capabilities()["memory_admission"] == "as the scheduler books it"
 
 
 async def test_without_groups_memory_is_booked_for_life_and_one_line_says_why(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
 from callsheet.managers.sandbox.executor.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerRunningError
@@ -16,7 +16,7 @@ from callsheet.v1 import action_pb2, manager_service_pb2
 
 from tests.support.executor_runs import completed, failure, make, under_way
 from tests.support.expected import expect
-from tests.support.sandbox_attempts import MemoryPayloads, attempt_of, inline_file, reset, step, suite
+from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
 from tests.support.sandboxes import (
     Variant,
     running_commands,
@@ -26,7 +26,6 @@ from tests.support.sandboxes import (
     until_still,
     variants,
 )
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -70,13 +69,6 @@ async def test_a_sandbox_has_at_least_the_memory_that_its_agent_takes(executor: 
     assert output(await executor.run(attempt_of(step("echo works"), sandbox_id=sandbox_id))) == "works\n"
 
 
-async def test_a_step_uses_the_granted_cores(executor: SandboxExecutor, settings: SandboxSettings) -> None:
-    sandbox_id = await make(executor)
-    for core in sorted(settings.cores)[:2]:
-        attempt = attempt_of(step("nproc; taskset -cp $$ | sed 's/.*: //'"), sandbox_id=sandbox_id, cores=[core])
-        assert output(await executor.run(attempt)) == f"1\n{core}\n"
-
-
 async def test_cores_of_others_are_refused(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor)
     result = await executor.run(attempt_of(step("true"), sandbox_id=sandbox_id, cores=[1000]))
@@ -95,15 +87,6 @@ async def test_nothing_runs_between_actions(executor: SandboxExecutor) -> None:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
     await until_still(used)
-
-
-async def test_a_set_up_that_fails_leaves_no_sandbox(executor: SandboxExecutor) -> None:
-    result = await executor.run(attempt_of(reset(set_up="echo why >&2; exit 3")))
-    assert failure(result) == ("ENV", "set_up_failed")
-    assert isinstance(result, Broken)
-    partial = result.failed.partial.env_reset
-    assert (partial.set_up.exit_code, partial.set_up.stderr.inline, partial.sandbox_id) == (3, b"why\n", "")
-    assert executor.sandboxes() == []
 
 
 async def test_a_second_reset_replaces_the_sandbox(executor: SandboxExecutor) -> None:
@@ -154,18 +137,6 @@ async def test_a_sandbox_that_dies_is_reported_and_dropped(executor: SandboxExec
     await until_sleepers_are([])
 
 
-async def test_a_stopped_step_returns_what_there_is(executor: SandboxExecutor) -> None:
-    sandbox_id = await make(executor)
-    attempt = attempt_of(step("echo begun; sleep 1000"), sandbox_id=sandbox_id)
-    async with under_way(executor, attempt) as results:
-        await until_sleepers_are([["sleep", "1000"]])
-        attempt.stop_requested.set()
-    assert isinstance(results[0], Stopped)
-    assert results[0].partial is not None
-    assert results[0].partial.env_step.stdout.inline == b"begun\n"
-    assert output(await executor.run(attempt_of(step("echo alive"), sandbox_id=sandbox_id))) == "alive\n"
-
-
 async def test_a_stopped_reset_leaves_no_sandbox(executor: SandboxExecutor) -> None:
     attempt = attempt_of(reset(set_up="sleep 1000"))
     async with under_way(executor, attempt) as results:
@@ -176,34 +147,6 @@ async def test_a_stopped_reset_leaves_no_sandbox(executor: SandboxExecutor) -> N
     early = attempt_of(reset())
     early.stop_requested.set()
     assert isinstance(await executor.run(early), Stopped | Completed)
-
-
-async def test_a_resize_reaches_a_running_step(executor: SandboxExecutor, settings: SandboxSettings) -> None:
-    sandbox_id = await make(executor)
-    cores = sorted(settings.cores)
-    script = f'sleep 1000 & while [ "$(nproc)" != {len(cores)} ]; do sleep 0.01; done; kill %1; echo grown'
-    attempt = attempt_of(step(script), sandbox_id=sandbox_id, cores=cores[:1])
-    if len(cores) == 1:
-        pytest.skip("a second core is missing")
-    async with under_way(executor, attempt) as results:
-        await _until_sleeping()
-        attempt.grant.cores[:] = cores
-        await executor.resize(attempt)
-    assert output(results[0]) == "grown\n"
-    await executor.resize(attempt)
-
-
-async def _until_sleeping() -> None:
-    await until(lambda: any("1000" in line for _, line in running_commands()), every_s=0.01)
-
-
-async def test_long_output_goes_to_the_payload_store(executor: SandboxExecutor) -> None:
-    sandbox_id = await make(executor)
-    attempt = attempt_of(step("head -c 100000 /dev/zero"), sandbox_id=sandbox_id)
-    stdout = expect(Completed, await executor.run(attempt)).succeeded.env_step.stdout
-    assert stdout.reference.size == 100_000
-    assert isinstance(attempt.payloads, MemoryPayloads)
-    assert attempt.payloads.stored[stdout.reference.sha256] == bytes(100_000)
 
 
 @pytest.mark.parametrize(
@@ -326,20 +269,3 @@ async def test_the_stateless_executor_scores_fresh_suites_only(settings: Sandbox
         assert executor.sandboxes() == []
     finally:
         await executor.close()
-
-
-async def test_many_trajectories_at_once(executor: SandboxExecutor) -> None:
-    outputs: dict[str, str] = {}
-
-    async def rollout(name: str) -> None:
-        sandbox_id = await make(executor, reset(set_up=f"echo {name} > name", trajectory=name), memory=64)
-        for _ in range(3):
-            attempt: Attempt = attempt_of(step("cat name", trajectory=name), sandbox_id=sandbox_id)
-            outputs[name] = output(await executor.run(attempt))
-
-    names = [f"trajectory-{number}" for number in range(12)]
-    async with anyio.create_task_group() as tasks:
-        for name in names:
-            tasks.start_soon(rollout, name)
-    assert outputs == {name: f"{name}\n" for name in names}
-    assert len(executor.sandboxes()) == len(names)

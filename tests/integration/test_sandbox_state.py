@@ -15,8 +15,6 @@ from callsheet.client import (
     CommandResult,
     DownloadedFile,
     EnvStep,
-    Failed,
-    FailureKind,
     Job,
     Outcome,
     OutputChunk,
@@ -25,13 +23,11 @@ from callsheet.client import (
     SessionReport,
     Succeeded,
     SyncClient,
-    Timeouts,
     Trajectory,
 )
 from callsheet.deploy.stack import Stack
 from callsheet.managers.sandbox.commands.live_output import LONGEST_CHUNK
 
-from tests.support.expected import expect
 from tests.support.real_sandboxes import sandbox_stack
 
 pytestmark = pytest.mark.anyio
@@ -77,42 +73,6 @@ async def test_a_session_keeps_its_state_between_actions(trajectory: Trajectory)
     assert (fresh.stdout, fresh.session) == (b"fresh\n", None)
 
 
-async def test_a_timeout_keeps_the_shell(trajectory: Trajectory) -> None:
-    result(await trajectory.env_step(Command.shell("x=1"), session="main"))
-    endless = Command.shell("echo begun; while :; do sleep 1000; done")
-    partial: CommandResult | None = None
-    # On a busy machine a second may be over before the step has begun.
-    for limit_s in (1.0, 5.0, 25.0):
-        outcome = expect(
-            Failed, await trajectory.env_step(endless, session="main", timeouts=Timeouts(start_to_close_s=limit_s))
-        )
-        assert outcome.kind is FailureKind.TIMEOUT
-        assert outcome.usage.cost.held["cpu"] >= limit_s
-        partial = outcome.partial
-        if partial is not None and partial.stdout:
-            break
-    assert partial is not None
-    assert (partial.stdout, partial.session) == (b"begun\n", SessionReport())
-    after = result(await trajectory.env_step(Command.shell("echo $x"), session="main"))
-    assert (after.stdout, after.session) == (b"1\n", SessionReport())
-
-
-async def test_a_cancel_of_what_does_not_return_ends_the_session_and_says_so(trajectory: Trajectory) -> None:
-    deaf = Command.python("import signal\n_ = signal.signal(signal.SIGUSR1, signal.SIG_IGN)")
-    assert result(await trajectory.env_step(deaf, session="main")).session == SessionReport(started=True)
-    stuck = Command.python("print('begun')\nwhile True: pass")
-    handle = await trajectory.submit(EnvStep(stuck, session="main", stream_output=True))
-    with anyio.fail_after(ANSWER_S):
-        await anext(handle.output())
-        await handle.cancel("it has begun")
-        outcome = await handle.outcome()
-    assert isinstance(outcome, Cancelled)
-    assert outcome.partial is not None
-    assert outcome.partial.session == SessionReport(ended=True)
-    after = result(await trajectory.env_step(Command.python("'anew'"), session="main"))
-    assert (after.stdout, after.session) == (b"'anew'\n", SessionReport(started=True))
-
-
 async def test_files_go_in_and_come_back(trajectory: Trajectory) -> None:
     large = bytes(range(256)) * 4096
     outcome = await trajectory.env_step(
@@ -151,17 +111,6 @@ async def test_output_comes_while_the_command_runs(trajectory: Trajectory, sessi
     assert isinstance(outcome, Cancelled)
     assert outcome.partial is not None
     assert outcome.partial.stdout == b"one\n"
-
-
-async def test_all_output_of_a_short_command_comes_in_parts(trajectory: Trajectory) -> None:
-    handle = await trajectory.submit(EnvStep(Command.shell("echo out; echo err >&2; seq 1000"), stream_output=True))
-    with anyio.fail_after(ANSWER_S):
-        chunks = [chunk async for chunk in handle.output()]
-        whole = result(await handle.outcome())
-    for stream, content in ((OutputStream.STDOUT, whole.stdout), (OutputStream.STDERR, whole.stderr)):
-        parts = [chunk for chunk in chunks if chunk.stream is stream]
-        assert b"".join(chunk.content for chunk in parts) == content
-        assert sum(chunk.dropped_bytes for chunk in parts) == 0
 
 
 async def test_a_flood_is_dropped_and_said_so(trajectory: Trajectory) -> None:

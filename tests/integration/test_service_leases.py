@@ -128,22 +128,6 @@ async def test_pings_of_the_server_end_no_session_that_answers_them(service: Raw
         assert await idle.send(Item(hold_job="idle")) == [None]
 
 
-async def test_opens_say_what_they_found_on_either_way(service: RawService) -> None:
-    open_job = client_service_pb2.OpenJobRequest(job=job_pb2.JobSpec(job_id="job", detached=True))
-    open_trajectory = client_service_pb2.OpenTrajectoryRequest(trajectory=trajectory().open_trajectory)
-    for expected in (job_pb2.OPENING_CREATED, job_pb2.OPENING_ATTACHED):
-        assert (await service.client.OpenJob(open_job, timeout=ANSWER_S)).opening == expected
-        assert (await service.client.OpenTrajectory(open_trajectory, timeout=ANSWER_S)).opening == expected
-    end = client_service_pb2.CloseTrajectoryRequest(job_id="job", trajectory_id="t", end=job_pb2.TRAJECTORY_END_LOST)
-    assert await service.ask(Item(close_trajectory=end)) is None
-    response = await service.client.OpenTrajectory(open_trajectory, timeout=ANSWER_S)
-    assert (response.opening, response.end) == (job_pb2.OPENING_CLOSED, job_pb2.TRAJECTORY_END_LOST)
-    async with service.session() as session:
-        assert await session.send(Item(open_job=open_job.job), trajectory()) == [None, None]
-        assert session.opened[1].opening == job_pb2.OPENING_ATTACHED
-        assert (session.opened[2].opening, session.opened[2].end) == (response.opening, response.end)
-
-
 async def test_trajectories_are_listed_page_by_page(service: RawService) -> None:
     async with service.session() as session:
         group = job_pb2.GroupSpec(group_id="g", size=3, quorum=2)

@@ -142,26 +142,6 @@ async def test_a_peer_with_too_many_calls_under_way_is_refused_and_others_are_no
             assert refused.retry_after_s > 0
 
 
-async def test_a_client_waits_as_long_as_it_is_asked_to(tmp_path: Path) -> None:
-    """It makes more calls than it may at once, and hears of no refusal."""
-    async with running_service(settings(tmp_path, max_peer_requests_s=20)) as service:
-        options = ClientOptions(backoff_initial_s=0.001, backoff_max_s=0.001)
-        async with Client(service.address, options) as client:
-            await client.open_job("job")
-            refused = 0
-            for _ in range(90):
-                call = service.client.ListJobs(client_service_pb2.ListJobsRequest(), timeout=ANSWER_S)
-                refusal = await refusal_of(call)
-                if refusal is not None:
-                    assert (refusal.code, refusal.field) == (FULL, "requests")
-                    assert 0 < refusal.retry_after_s <= 1 / 20
-                    refused += 1
-                    break
-            assert refused, "nobody was refused, so nothing is shown"
-            for _ in range(3):
-                assert len(await client.jobs()) == 1
-
-
 async def test_a_session_of_our_client_comes_back_when_there_is_room(tmp_path: Path) -> None:
     limited = settings(tmp_path, max_peer_calls=2)
     async with (

@@ -12,7 +12,6 @@ from callsheet.client import (
     Command,
     CommandResult,
     Demand,
-    EnvStep,
     Failed,
     FailureKind,
     Outcome,
@@ -20,17 +19,12 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
-from callsheet.client.admin import AdminClient
-from callsheet.client.admin_values import ActionState
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.attempt_runner import CLOCK_TOLERANCE_S
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
-
-from tests.support.expected import expect
-from tests.support.real_sandboxes import until_state
 
 pytestmark = pytest.mark.anyio
 
@@ -50,26 +44,6 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     )
     async with local_stack(settings) as stack:
         yield stack
-
-
-async def test_commands_on_one_core_run_at_once(stack: Stack) -> None:
-    async with (
-        Client(stack.address) as client,
-        AdminClient(stack.address) as admin,
-        await client.open_job("job") as job,
-        job.trajectory("long") as long,
-        job.trajectory("short") as short,
-    ):
-        for trajectory in (long, short):
-            assert isinstance(await trajectory.env_reset(service="sandbox", demand=_ONE), Succeeded)
-        busy = await long.submit(EnvStep(_BUSY), demand=_ONE)
-        await until_state(admin, "job", busy.action_id, ActionState.RUNNING)
-        # The core is granted already; a second command of one core runs beside it all the same.
-        done = expect(Succeeded, await short.env_step(Command.shell("echo $((6 * 7))"), demand=_ONE))
-        assert done.value.stdout == b"42\n"
-        assert (await admin.explain("job", busy.action_id)).state is ActionState.RUNNING
-        await busy.cancel()
-        await busy.outcome()
 
 
 async def test_time_that_was_not_granted_is_not_charged(stack: Stack) -> None:

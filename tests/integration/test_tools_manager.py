@@ -164,30 +164,6 @@ async def test_a_call_that_waited_for_its_quota_has_all_its_time_still(tmp_path:
     assert max(waits) > 0.5, "the provider let one in after the other"
 
 
-# By day tests/soak/test_tool_quotas.py has three as well.
-@pytest.mark.nightly
-async def test_three_managers_that_count_in_one_redis_never_spend_more(tmp_path: Path) -> None:
-    provider = LimitedProvider(requests=StrictBucket(60.0, 20), most_at_once=3)
-    with redis_server() as redis_url:
-        async with serve_provider(provider):
-            quota = "concurrency = 3\nrequests_per_minute = 3600\nrequests_burst = 20"
-            tools = write_tools(tmp_path, provider.url, quota)
-            with anyio.fail_after(_DEADLINE_S):
-                async with (
-                    local_stack(StackSettings(tmp_path / "data", managers=())) as stack,
-                    Client(stack.address) as client,
-                    await client.open_job("j") as job,
-                ):
-                    with tools_managers(3, stack.address, tools, redis_url):
-                        results = await call_all(job, 150)
-                        async with AdminClient(stack.address) as admin:
-                            status = await admin.status()
-    assert all(isinstance(each, Succeeded) for each in results)
-    assert (provider.refused, len(provider.accepted)) == (0, 150)
-    assert provider.at_once <= 3
-    assert [node.node_id for node in status.nodes] == ["callsheet-quotas"]
-
-
 async def test_the_quota_outlives_a_manager_that_is_killed(tmp_path: Path) -> None:
     provider = LimitedProvider(requests=StrictBucket(40.0, 10), takes_s=0.05)
     with redis_server() as redis_url:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
@@ -26,7 +25,7 @@ from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.step import Step, Stepper
-from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.service.settings import PlannerChoice
 
 from tests.support.core_invariants import check_invariants
@@ -123,25 +122,6 @@ def test_every_action_gets_one_outcome(name: str, seed: int) -> None:
     assert counts.outcomes == counts.submitted
 
 
-@pytest.mark.parametrize("first", [PriorityClass.EVAL, PriorityClass.TRAIN])
-def test_the_better_priority_class_is_served_first(first: PriorityClass) -> None:
-    """Two jobs with the same work on two GPUs; where their classes are the same, so are their shares."""
-    call = Work(ActionKind.REWARD, "judge", service="judge", service_s=1.0)
-    rollouts = tuple(
-        Rollout(f"t{index}", job, f"g{index}", job, "", 0, 0.0, None, (Turn(Generation(0.1), ()),), (call,))
-        for index, job in enumerate(["train", "other"] * 30)
-    )
-    jobs = (ScenarioJob("train"), ScenarioJob("other", priority=first))
-    cluster = Cluster(gpu=(GpuNodes(1, 2),), models=(Model("judge", 1, 0.0, 0.0),))
-    measured = simulate(Scenario("two jobs", Mode.ONESHOT, 1, cluster, jobs, rollouts, live=60), Callsheet)
-    train, other = (float(measured.act_of_job_s(name).mean()) for name in ("train", "other"))
-    assert len(measured.act_of_job_s("other")) == 30
-    if first is PriorityClass.EVAL:
-        assert measured.act_of_job_s("other").max() < measured.act_of_job_s("train").min() + 2.0
-    else:
-        assert train == pytest.approx(other, rel=0.2)
-
-
 def test_a_failed_call_is_retried_though_nothing_else_happens() -> None:
     call = Work(ActionKind.REWARD, "judge", service="judge", service_s=1.0, fails=1)
     rollout = Rollout("t", "job", "g", "task", "", 0, 0.0, None, (Turn(Generation(0.1), ()),), (call,))
@@ -157,26 +137,3 @@ def test_same_seed_same_numbers() -> None:
     assert len(first.actions) > 100
     assert first.actions.ended_at.tolist() == second.actions.ended_at.tolist()
     assert first.counts == second.counts
-
-
-def test_sandboxes_share_a_node_by_what_they_hold_and_their_commands_wait_for_the_rest() -> None:
-    """A node for two whole demands of 448 MB; each sandbox holds 50, and a step for a second takes nearly all."""
-    reset = replace(RESET, peak_memory_mb=10)
-    heavy = Work(ActionKind.ENV_STEP, "test", cpu_s=1.0, in_sandbox=True, peak_memory_mb=350)
-    suite = Work(ActionKind.REWARD, "suite", cpu_s=1.0, peak_memory_mb=300)
-    turns = (Turn(Generation(20.0), (heavy,)),) * 2
-    rollouts = tuple(
-        Rollout(f"t{index}", "job", "g", "task", "", 50, 0.0, reset, turns, (suite,)) for index in range(30)
-    )
-    cluster = Cluster(cpu=(CpuNodes(1, 16, memory_mb=1_000),))
-    runs = Runs(CallsheetSettings())
-    measured = simulate(Scenario("heavy", Mode.ONESHOT, 1, cluster, (ScenarioJob("job"),), rollouts, live=30), runs)
-    began, ended = measured.rollouts.began_at, measured.rollouts.ended_at
-    assert max(int(((began <= at) & (at < ended)).sum()) for at in began) >= 6
-    # Two live at a time would have taken fifteen times as long as one alone, 43 s.
-    assert measured.step_s < 15 * 43.0 / 2
-    # Sixteen cores are enough for all: what commands wait, they wait for memory, and it is in their ACT.
-    actions = measured.actions
-    assert actions.queue_s.max() > 0.5
-    parts_s = actions.queue_s + actions.waited_s + actions.execution_s + actions.overhead_s
-    assert actions.act_s == pytest.approx(parts_s)

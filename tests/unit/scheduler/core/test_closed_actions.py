@@ -44,33 +44,6 @@ def world_with_closed_job(kept: int = 10_000) -> CoreWorld:
     return world
 
 
-def test_a_closed_job_keeps_summaries_of_its_actions() -> None:
-    world = world_with_closed_job()
-    found = explained(world, "done")
-    assert (found.job_closed, found.state) == (True, admin_service_pb2.ACTION_STATE_SUCCEEDED)
-    assert found.explanation.startswith("it has its outcome: succeeded; ")
-    assert "1 attempt, the last on m" in found.explanation
-    assert (found.story[0].event, found.story[-1].event) == ("submitted", "outcome: succeeded")
-    cancelled = explained(world, "waits")
-    assert cancelled.state == admin_service_pb2.ACTION_STATE_CANCELLED
-    assert "(its job was closed)" in cancelled.explanation
-
-
-def test_the_job_may_be_left_out() -> None:
-    world = world_with_closed_job()
-    assert explained(world, "done", job="").key.job_id == "job"
-    world.job()
-    world.submit(action_request("done"))
-    assert not explained(world, "done", job="").job_closed
-
-
-def test_summaries_outlive_restarts() -> None:
-    before = world_with_closed_job()
-    after = before.restart()
-    assert explained(after, "failed", job="") == explained(before, "failed")
-    assert explained(after.restart(), "failed") == explained(before, "failed")
-
-
 def test_an_open_jobs_action_is_known_after_a_restart_and_a_close() -> None:
     world, manager = world_with_manager("m")
     world.submit(action_request("a"))
@@ -96,18 +69,6 @@ def test_what_was_never_seen_is_not_called_forgotten() -> None:
     world = world_with_closed_job()
     assert refusal(world, "done", job="other").rule.startswith("names no action of an open job")
     assert "or never was" in refusal(world, "never").rule
-
-
-def test_only_the_newest_are_kept() -> None:
-    world = world_with_closed_job(kept=2)
-    assert refusal(world, "done").rule.startswith("is forgotten, or never was")
-    assert explained(world, "failed").job_closed
-    world.job(job_request("second"))
-    world.submit(action_request("x", job_id="second"))
-    world.close_job("second")
-    assert refusal(world, "failed").rule.startswith("is forgotten, or never was")
-    assert explained(world, "waits").job_closed
-    assert (explained(world, "x", job="second").job_closed, len(world.journal.closed)) == (True, 2)
 
 
 def test_none_are_kept_where_none_are_wanted() -> None:

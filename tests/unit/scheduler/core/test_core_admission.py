@@ -135,28 +135,6 @@ def test_waiting_for_admission_is_explained() -> None:
     assert "1 are live" in explanation.sentence
 
 
-def test_who_had_begun_before_a_restart_goes_on() -> None:
-    world, manager = gated_world(3, "sandbox", "running", "requeued", "waiting")
-    for name in ("sandbox", "running", "requeued"):
-        world.reset(f"reset-{name}", name)
-    world.plan()
-    sandbox = manager.run("reset-sandbox")
-    running = manager.start("reset-running")
-    manager.fail("reset-requeued")
-    world.reset("reset-waiting", "waiting")
-    restarted = world.restart()
-    assert waiting(restarted) == ["waiting"]
-    assert restarted.state.jobs[JOB].live_trajectories == 3
-    manager.world, manager.stream = restarted, Stream()
-    ref = restarted.state.jobs[JOB].trajectories["sandbox"].sandbox
-    assert ref.sandbox_id == f"{sandbox.request.key.action_id}#1"
-    manager.join([manager.running(running)], [ref])
-    restarted.step("step", "sandbox", plan=True)
-    manager.run("step")
-    manager.run("reset-requeued")
-    assert not manager.has("reset-waiting")
-
-
 def test_an_attempt_that_is_adopted_admits_its_trajectory() -> None:
     world, manager = gated_world(1)
     world.journal.learn(action_request("generate", ActionKind.GENERATE, "t"))

@@ -20,7 +20,6 @@ from tests.support.core_requests import job_request, trajectory_request
 from tests.support.core_world import CoreWorld, world_with_job
 from tests.support.refusals import refusal
 
-GROUP = GroupRequest("g", 3, 2)
 GIVE_BACK = events.Settlement.GIVE_BACK
 
 
@@ -59,18 +58,6 @@ def test_who_waits_is_given_a_batch_when_there_are_enough() -> None:
     assert (gone.given, patient.given) == ([], ["patient"])
 
 
-def test_an_acknowledged_batch_never_comes_again() -> None:
-    world = world_with_finished("a", "b")
-    world.take("one", 2)
-    world.settle("one")
-    world.settle("one")
-    assert world.journal.buffered == {}
-    refusal(lambda: world.take("one"), RefusalCode.ALREADY_EXISTS)
-    with pytest.raises(RefusedError):
-        world.settle("one", GIVE_BACK)
-    assert world.restart().take("two").given == []
-
-
 def test_an_id_again_is_given_the_same_batch() -> None:
     world = world_with_finished("a", "b")
     world.take("one")
@@ -97,26 +84,6 @@ def test_a_lease_that_ends_gives_the_batch_back_whole() -> None:
         world.settle("one")
 
 
-def test_a_batch_that_is_given_back_keeps_its_place() -> None:
-    world = world_with_finished("a", "b", "c")
-    world.take("one", 2)
-    world.settle("one", GIVE_BACK)
-    world.take("two", 1)
-    assert ids_of(world, "two") == ["a"]
-
-
-def test_a_group_comes_whole_or_not_at_all() -> None:
-    world = world_with_finished()
-    world.trajectories(*"abc", group=GROUP)
-    world.finish("a")
-    assert world.take("one").given == []
-    finish(world, "alone")
-    assert ids_of(world, "one") == ["alone"]
-    world.take("two")
-    world.finish("c")
-    assert ids_of(world, "two") == ["a", "c"], "the quorum makes it whole"
-
-
 @pytest.mark.parametrize("how", ["seats", "cancelled"])
 def test_a_group_below_its_quorum_is_whole_once_no_seat_can_finish(how: str) -> None:
     world = world_with_finished()
@@ -141,35 +108,6 @@ def test_a_lost_member_leaves_its_seat_and_the_group_waits_for_another() -> None
     world.trajectory(trajectory_request("d", group=GroupRequest("g", 3, 3)))
     world.finish("d")
     assert ids_of(world, "one") == ["a", "b", "d"]
-
-
-def test_a_restart_keeps_all_of_it() -> None:
-    world = world_with_finished("a", "b", "c")
-    world.trajectories(*"xyz", group=GROUP)
-    world.finish("x")
-    world.take("done")
-    world.settle("done")
-    world.take("leased", lease_s=10.0)
-    world = world.restart()
-    assert ids_of(world, "leased") == ["b"]
-    assert world.take("more").given == ["more"]
-    assert ids_of(world, "more") == ["c"]
-    world.settle("done")
-    world.wait(10.0)
-    assert world.take("again").given == ["again"]
-    assert ids_of(world, "again") == ["b"]
-    world.finish("y")
-    world.take("group", 2)
-    assert ids_of(world, "group") == ["x", "y"]
-
-
-def test_a_repeated_finish_is_accepted_and_another_result_is_not() -> None:
-    world = world_with_finished("a")
-    world.finish("a")
-    world.close_trajectory("a")
-    with pytest.raises(RefusedError, match="another result"):
-        world.finish("a", "more")
-    assert len(world.journal.buffered) == 1
 
 
 def test_payloads_are_left_to_those_that_collect_idle_ones() -> None:
@@ -269,31 +207,6 @@ def test_what_is_stale_when_it_is_taken_is_dropped_and_counted() -> None:
     }
     assert buffer.staleness == {1: 1}
     assert world.journal.buffered == {}
-
-
-def test_pacing_lets_the_oldest_be_trained_on_in_time() -> None:
-    world = world_with_job(job_request(staleness=StalenessPolicy(admit_within=1)))
-    world.manager(cores=64, memory=1_000_000)
-    taker = world.take("v0", 2)
-
-    def begin(name: str) -> bool:
-        world.trajectory(name)
-        world.reset(f"reset-{name}", name, plan=True)
-        return world.state.jobs["job"].trajectories[name].admitted_at is not None
-
-    assert [begin(name) for name in ("slow", "a", "b", "c", "d")] == [True, True, True, True, False]
-    world.finish("a")
-    world.finish("b")
-    assert taker.given == ["v0"]
-    world.publish(1)
-    world.settle("v0")
-    world.plan()
-    trajectories = world.state.jobs["job"].trajectories
-    assert trajectories["d"].admitted_at is None, "another version may come only with the slow one"
-    world.finish("c")
-    assert world.take("v1", 2).given == []
-    world.finish("slow")
-    assert ids_of(world, "v1") == ["c", "slow"]
 
 
 def test_a_paced_trajectory_that_waits_is_not_evicted() -> None:

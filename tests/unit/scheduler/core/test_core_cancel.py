@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.commands import Cancellation
 from callsheet.scheduler.core.words.model import ActionKind, ActionState
-from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_requests import LONG, action_request, key_of
 from tests.support.core_world import SETTINGS, world_with_call, world_with_sandbox, world_with_trajectory
-from tests.support.refusals import refusal
 
 
 def test_a_queued_action_is_cancelled_at_once() -> None:
@@ -31,18 +28,6 @@ def test_an_action_in_backoff_is_cancelled_at_once() -> None:
     assert world.cancellation("a").reason == "cancelled by its client"
     world.wait(10.0)
     assert len(manager.stream.all(commands.Dispatch)) == 1
-
-
-def test_a_running_action_is_cancelled_by_its_manager_with_what_it_has() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a", ActionKind.GENERATE), plan=True)
-    grant = manager.start("a")
-    world.cancel("a", "enough")
-    world.cancel("a", "again")
-    assert [each.token for each in manager.stream.all(commands.CancelAttempt)] == [grant.token]
-    assert world.state_of("a") is ActionState.RUNNING
-    manager.end("a", events.AttemptCancelled(b"half"))
-    assert world.cancellation("a") == Cancellation("enough", b"half")
 
 
 @pytest.mark.parametrize("looks_at_s", [1.0, 4.0, 1000.0])
@@ -72,15 +57,6 @@ def test_an_action_that_fails_on_its_cancel_is_cancelled_and_not_tried_again() -
     world.cancel("a", "enough")
     manager.fail("a")
     assert world.cancellation("a").reason == "enough"
-
-
-def test_a_finished_action_stays_as_it_is() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"), plan=True)
-    manager.run("a")
-    world.cancel("a")
-    assert world.state_of("a") is ActionState.SUCCEEDED
-    refusal(lambda: world.cancel("b"), RefusalCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize("kind", [ActionKind.ENV_STEP, ActionKind.GENERATE])

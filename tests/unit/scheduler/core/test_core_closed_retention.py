@@ -181,24 +181,6 @@ def test_a_cancelled_group_that_lost_all_its_members_stays_cancelled() -> None:
     assert refusal_of(lambda: after.trajectory(sibling("c"))).forgotten
 
 
-def test_a_restart_keeps_what_was_forgotten_and_when_the_rest_goes() -> None:
-    world = world_of("old")
-    world.wait(1_000.0)
-    world.trajectory("new")
-    world.close_trajectory("new")
-    world.wait(700.0)
-    job = world.state.jobs["job"]
-    assert set(job.closed_trajectories) == {"new"}
-    world.now += 100_000.0
-    after = world.restart()
-    assert closed_view(after.state.jobs["job"]) == closed_view(job)
-    assert refusal_of(lambda: after.trajectory("old")).forgotten
-    after.wait(800.0)
-    assert after.trajectory("new").opening is Opening.CLOSED
-    after.wait(200.0)
-    assert refusal_of(lambda: after.trajectory("new")).forgotten
-
-
 def test_a_closed_job_forgets_its_trajectories_too() -> None:
     world = world_of("t", "u", kept=1)
     world.wait(0.0)

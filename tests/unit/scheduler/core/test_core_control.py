@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.state.entities import MAX_STORY
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState
+from callsheet.scheduler.core.words.model import ActionKind
 from callsheet.scheduler.core.words.plan import Assignment, GrantPrediction, Plan
-from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
 from tests.support.core_world import CoreWorld, FakeManager, world_with_manager, world_with_trajectory
-from tests.support.refusals import refusal
 
 
 def running(least: int = 1, most: int = 4, *, cores: int = 4, given: int = 2) -> tuple[CoreWorld, FakeManager]:
@@ -76,25 +74,6 @@ def test_predictions_reach_the_manager() -> None:
     attempt = world.live("a").attempt
     assert attempt is not None
     assert attempt.prediction is prediction
-
-
-def test_a_draining_manager_finishes_and_gets_nothing_new() -> None:
-    world, manager = running(given=1)
-    world.submit(action_request("b"))
-    world.drain("m")
-    world.plan()
-    assert not manager.has("b")
-    manager.heartbeat()
-    assert not manager.stream.all(commands.DrainManager), "its attempt runs still"
-    manager.end("a")
-    assert world.state_of("a") is ActionState.SUCCEEDED
-    manager.heartbeat()
-    assert manager.stream.all(commands.DrainManager)
-    assert "m" in world.state.managers
-    manager.disconnect()
-    assert "m" not in world.state.managers
-    assert not world.state.lost_managers, "it left in good order"
-    refusal(lambda: world.drain("m"), RefusalCode.NOT_FOUND)
 
 
 def test_a_draining_manager_that_leaves_early_has_its_lease() -> None:

@@ -11,7 +11,7 @@ from callsheet.scheduler.core.state.services import Service
 from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.commands import Dispatch
 from callsheet.scheduler.core.words.costs import MAX_RESOURCES, Account, Cost, read_price
-from callsheet.scheduler.core.words.model import ActionKind, FailureKind, GroupRequest, SandboxCopy, TrajectoryEnd
+from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, SandboxCopy, TrajectoryEnd
 from callsheet.scheduler.core.words.records import JobClosed, Record
 from callsheet.scheduler.core.words.registration import SandboxRef
 from callsheet.scheduler.core.work.costs import group_cost
@@ -89,26 +89,6 @@ def test_an_attempt_is_charged_to_its_action_its_trajectory_and_its_job() -> Non
     assert (summary.held, summary.used) == (of_trajectory.held, of_trajectory.used)
     assert world.state.spent[ActionKind.TOOL_CALL].held == {"cpu": 6.0}
     assert sum(each.cost.held.get("cpu", 0.0) for each in _services(world)) == 6.0
-
-
-@pytest.mark.parametrize("last", [None, events.AttemptFailed(FailureKind.ENV, "broken")])
-def test_a_repeated_attempt_costs_too(last: events.AttemptResult | None) -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"), plan=True)
-    end(manager, "a", Cost({"cpu": 3.0}), events.AttemptFailed(FailureKind.INFRA, "engine_failed"))
-    world.wait(1.0)
-    end(manager, "a", Cost({"cpu": 2.0}, {"cpu": 2.0}), last)
-    of_job, of_trajectory = costs(world)
-    assert of_job == of_trajectory == world.outcomes[key_of("a")].cost == Cost({"cpu": 5.0}, {"cpu": 2.0})
-
-
-def test_what_is_cancelled_costs_what_it_took_until_it_stopped() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a", trajectory_id="t"), plan=True)
-    grant = manager.start("a")
-    world.cancel("a")
-    manager.end(grant, events.AttemptCancelled(), cost=Cost({"cpu": 1.0}))
-    assert costs(world)[0] == world.outcomes[key_of("a")].cost == Cost({"cpu": 1.0})
 
 
 def test_an_attempt_that_outlives_its_action_is_charged_when_it_ends() -> None:
@@ -262,21 +242,6 @@ def closed_cost(world: CoreWorld) -> Cost:
     """What the journal has of the one job that was closed."""
     (cost,) = world.journal.closed_jobs.values()
     return cost
-
-
-def test_a_closed_job_costs_what_its_sandboxes_held_until_the_close() -> None:
-    world, manager = world_with_kept_sandbox()
-    world.step("step", plan=True)
-    end(manager, "step", Cost({"cpu": 3.0}))
-    world.now += 5.0
-    world = world.restart()
-    world.now += 5.0
-    assert costs(world)[0] == Cost({"memory": 20.0, "cpu": 3.0})
-    world.now += 2.0
-    world.close_job()
-    assert closed_cost(world) == Cost({"memory": 24.0, "cpu": 3.0})
-    ((_, closed_at),) = world.journal.closed_jobs
-    assert closed_at == world.now
 
 
 def test_an_attempt_that_outlives_its_job_counts_when_it_ends() -> None:

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.words.refusals import RefusalCode
 from callsheet.scheduler.core.words.registration import NodeDescription, RunningAttempt, SandboxRef
 from callsheet.scheduler.core.work.attempts import SMALL_RESULT
 
-from tests.support.core_requests import action_request, fixed, kept, key_of
+from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import (
     CoreWorld,
     FakeManager,
@@ -97,21 +97,6 @@ def test_slots_bound_a_service_whatever_its_node_has() -> None:
     assert manager.has("c")
 
 
-def test_an_image_is_begun_only_where_it_is_and_is_not_just_any_service() -> None:
-    world = CoreWorld()
-    resets = [ActionKind.ENV_RESET]
-    without = world.manager("a", service("sandbox", resets, slots=1))
-    having = world.manager("b", service("sandbox", resets, slots=1), service("sandbox:x", resets))
-    world.job()
-    for name in ("one", "two", "three", "four"):
-        world.trajectory(name)
-        asked = "sandbox:x" if name == "one" else ""
-        world.submit(action_request(name, ActionKind.ENV_RESET, name, in_sandbox=True, service=asked))
-    world.plan()
-    assert having.grant("one")
-    assert [without.has(name) + having.has(name) for name in ("two", "three", "four")] == [1, 1, 0]
-
-
 def test_nothing_is_sent_before_the_first_heartbeat() -> None:
     world, manager = world_with_trajectory(manager=False)
     manager.join(heartbeat=False)
@@ -120,41 +105,6 @@ def test_nothing_is_sent_before_the_first_heartbeat() -> None:
     manager.heartbeat()
     world.plan()
     assert manager.has("a")
-
-
-def test_an_attempt_survives_a_broken_stream() -> None:
-    world, manager, grant = world_with_step()
-    manager.disconnect()
-    world.wait(5.0)
-    manager.join([manager.running(grant)], [SandboxRef("job", "t", "reset#1")])
-    assert world.state_of("a") is ActionState.RUNNING
-    assert not manager.stream.all(commands.ReleaseSandbox)
-    manager.end(grant)
-    assert world.state_of("a") is ActionState.SUCCEEDED
-    world.step("b", plan=True)
-    assert manager.grant("b").sandbox_id == "reset#1"
-
-
-def test_an_attempt_that_began_while_its_stream_was_down_is_running() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"), plan=True)
-    grant = manager.grant("a")
-    manager.disconnect()
-    manager.join([manager.running(grant)])
-    assert world.state_of("a") is ActionState.RUNNING
-
-
-def test_a_dispatch_that_never_arrived_is_repeated_after_the_first_heartbeat() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a", plan=True)
-    manager.disconnect()
-    manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
-    world.wait(1.0)
-    assert world.live("a").attempts == 1
-    manager.heartbeat()
-    world.wait(1.0)
-    assert manager.grant("a").attempt == 2
-    assert world.state.attempts.keys() == {manager.grant("a").token}
 
 
 def test_an_end_that_was_kept_counts_before_the_first_heartbeat() -> None:
@@ -177,27 +127,6 @@ def test_a_late_heartbeat_of_a_replaced_stream_is_not_the_first_one_of_the_new_s
     manager.heartbeat()
     assert world.state_of("a") is ActionState.SUCCEEDED
     assert world.state.managers["m"].accepting
-
-
-def test_the_break_of_a_replaced_stream_changes_nothing() -> None:
-    world, manager = world_with_trajectory()
-    replaced = manager.stream
-    manager.join()
-    world.handle(events.ManagerDisconnected(replaced, "m"))
-    assert world.state.managers["m"].accepting
-
-
-def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
-    world, manager = world_with_sandbox()
-    world.step("step")
-    world.submit(action_request("free"), plan=True)
-    manager.start("step")
-    manager.start("free")
-    manager.join(incarnation="second")
-    assert world.failure("step").reason == "state_lost"
-    world.wait(1.0)
-    assert (manager.grant("free").attempt, manager.free) == (2, {"cpu": 4, "memory": 4096})
-    assert world.state.managers["m"].incarnation == "second"
 
 
 def test_a_second_process_under_an_id_waits_until_the_first_is_silent() -> None:
@@ -290,17 +219,6 @@ def test_strays_stay_while_an_attempt_of_unknown_origin_may_have_made_them() -> 
     assert manager.stream.last(commands.ReleaseSandbox).sandbox == stray
 
 
-def test_a_lost_manager_takes_held_units_and_sandboxes_with_it() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1, memory=10)), plan=True)
-    manager.run("reset")
-    neighbour = world.manager("neighbour", on=manager.node)
-    neighbour.live(12.0)
-    assert set(world.state.managers) == {"neighbour"}
-    assert neighbour.free == {"cpu": 4, "memory": 4096}
-    assert world.journal.trajectories["job", "t"].sandbox_id == ""
-
-
 def test_events_of_unknown_managers_are_ignored() -> None:
     world, manager = world_with_trajectory()
     world.submit(action_request("a"), plan=True)
@@ -356,15 +274,3 @@ def test_a_stray_of_a_trajectory_that_is_reset_on_the_same_manager_is_released_a
     manager.end(grant)
     manager.heartbeat()
     assert [each.sandbox for each in manager.stream.all(commands.ReleaseSandbox)] == listed[:1]
-
-
-def test_what_still_runs_of_a_closed_job_is_stopped_and_forgotten() -> None:
-    world, manager, grant = world_with_call()
-    manager.disconnect()
-    world.close_job()
-    world.wait(11.0)
-    manager.join([manager.running(grant)])
-    assert manager.stream.last(commands.CancelAttempt).token == grant.token
-    manager.end(grant, events.AttemptCancelled())
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert not world.state.orphans

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from callsheet.scheduler.core.words import commands, events
+from callsheet.scheduler.core.words import commands
 from callsheet.scheduler.core.words.model import (
-    ActionKind,
-    ActionState,
     GroupRequest,
     OnInfra,
     Opened,
@@ -17,7 +15,7 @@ from callsheet.scheduler.core.words.model import (
 )
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 
-from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
+from tests.support.core_requests import job_request, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, world_with_job, world_with_manager
 from tests.support.refusals import refusal
 
@@ -28,24 +26,6 @@ def group_of_three() -> tuple[CoreWorld, FakeManager]:
     world, manager = world_with_manager()
     world.trajectories("a", "b", "c", group=GROUP)
     return world, manager
-
-
-def test_the_quorum_closes_the_siblings_with_all_they_have() -> None:
-    world, manager = group_of_three()
-    world.reset("reset", "c", plan=True)
-    manager.run("reset")
-    world.step("running", "c")
-    world.step("waiting", "c", plan=True)
-    manager.start("running")
-    world.close_trajectory("a")
-    assert set(world.state.jobs["job"].trajectories) == {"b", "c"}
-    world.close_trajectory("b")
-    assert not world.state.jobs["job"].trajectories
-    assert world.cancellation("waiting").reason == "its group has its quorum"
-    assert manager.stream.last(commands.ReleaseSandbox).sandbox.trajectory_id == "c"
-    manager.end("running", events.AttemptCancelled())
-    assert world.cancellation("running").reason == "its group has its quorum"
-    assert world.state.jobs["job"].closed_trajectories["c"].end is TrajectoryEnd.ABANDONED
 
 
 def test_abandoned_siblings_do_not_count() -> None:
@@ -88,15 +68,6 @@ def test_a_lost_member_leaves_its_seat_to_another_also_over_a_restart() -> None:
     assert not after.state.jobs["job"].trajectories
 
 
-def test_a_late_member_of_a_group_with_its_quorum_is_told_that_it_is_closed() -> None:
-    world = world_with_job()
-    world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
-    world.close_trajectory("a")
-    opened = world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
-    assert opened == Opened(Opening.CLOSED, TrajectoryEnd.ABANDONED)
-    assert world.state.jobs["job"].closed_trajectories["b"].reason == "its group has its quorum"
-
-
 def test_a_cancelled_group_closes_its_members_and_takes_no_more_also_after_a_restart() -> None:
     world, _ = world_with_manager()
     world.trajectories("a", "b", group=GROUP)
@@ -126,44 +97,6 @@ def test_a_cancelled_trajectory_is_closed_as_abandoned_and_a_closed_one_stays_as
     assert world.state.jobs["job"].closed_trajectories["b"].end is TrajectoryEnd.COMPLETED
     for what in ({"trajectory_id": "none"}, {"group_id": "none"}):
         assert refusal(partial(world.cancel_work, **what), RefusalCode.NOT_FOUND, "names no").field == next(iter(what))
-
-
-def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
-    world, manager = group_of_three()
-    world.submit(action_request("running", ActionKind.GENERATE, "a"), plan=True)
-    world.submit(action_request("alone"))
-    manager.start("running")
-    world.cancel_work(reason="the run is over")
-    assert world.cancellation("alone").reason == "the run is over"
-    assert not world.state.jobs["job"].trajectories
-    manager.end("running", events.AttemptCancelled(b"half"))
-    assert world.cancellation("running").reason == "the run is over"
-    assert world.trajectory("next") == Opened(Opening.CREATED)
-
-
-def test_a_trajectory_too_far_behind_is_closed() -> None:
-    world = world_with_job(job_request(max_staleness=1))
-    manager = world.manager()
-    world.trajectory("old")
-    world.publish(1)
-    world.trajectory("new")
-    world.submit(action_request("running", ActionKind.GENERATE, "old"), plan=True)
-    manager.start("running")
-    assert set(world.state.jobs["job"].trajectories) == {"old", "new"}
-    world.publish(2)
-    assert set(world.state.jobs["job"].trajectories) == {"new"}
-    assert manager.stream.last(commands.CancelAttempt).reason == "its staleness is beyond 1 versions"
-    manager.end("running", events.AttemptCancelled(b"half"))
-    assert world.outcomes[key_of("running")].state is ActionState.CANCELLED
-
-
-def test_versions_never_go_back() -> None:
-    world = world_with_job()
-    world.publish(5)
-    world.publish(5)
-    refusal(lambda: world.publish(4), RefusalCode.FAILED_PRECONDITION, "must not be below 5")
-    assert world.journal.jobs["job"].policy_version == 5
-    assert world.restart().state.jobs["job"].policy_version == 5
 
 
 def test_a_trajectory_remembers_the_version_it_began_with_over_a_restart() -> None:
@@ -224,17 +157,6 @@ def test_a_masked_member_counts_towards_the_quorum_and_has_no_result() -> None:
     group = world.state.jobs["job"].groups["g"]
     assert (group.masked, group.has_quorum, taker.given) == ({"a"}, True, ["one"])
     assert world.restart().state.jobs["job"].groups["g"].masked == {"a"}
-
-
-def test_a_dropped_member_makes_the_quorum_smaller() -> None:
-    world = group_that(OnInfra.DROP)
-    world.close_trajectory("a", TrajectoryEnd.LOST)
-    with pytest.raises(RefusedError, match="has all its trajectories"):
-        world.trajectory(trajectory_request("d", group=GroupRequest("g", 3, 3, OnInfra.DROP)))
-    world.finish("b")
-    assert not world.state.jobs["job"].groups["g"].has_quorum
-    world.finish("c")
-    assert world.take("one", 2).given == ["one"]
 
 
 @pytest.mark.parametrize("on_infra", OnInfra)

@@ -9,9 +9,7 @@ from functools import partial
 import pytest
 from callsheet.scheduler.core.state.chores import at_once
 from callsheet.scheduler.core.state.held_memory import LEAST_LIVES, HeldMemory, booked_mib
-from callsheet.scheduler.core.words import events
 from callsheet.scheduler.core.words.model import ActionKind, Demand, ResourceDemand, SandboxCopy
-from callsheet.scheduler.core.words.registration import SandboxRef, ServiceState
 from callsheet.scheduler.planner.answers.explain import explain_in_parts
 from callsheet.scheduler.planner.answers.wanted import wanted_in_parts
 from callsheet.scheduler.planner.elastic import ElasticPlanner
@@ -22,7 +20,7 @@ from callsheet.scheduler.web.metrics import collect
 from callsheet.scheduler.web.tally import Tally
 
 from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager, service, world_with_job
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job
 
 DEMAND = 600
 
@@ -82,20 +80,6 @@ def test_a_sandbox_gives_back_what_it_does_not_hold_and_takes_it_again() -> None
     assert manager.free["memory"] == 1000
 
 
-def test_all_of_them_may_hold_their_demand_and_nothing_new_begins_then() -> None:
-    world, manager = world_with("t", "u")
-    manager.run("reset-t", held_mib=60)
-    world.plan()
-    manager.run("reset-u", held_mib=60)
-    world.submit(*(action_request(f"step-{name}", ActionKind.ENV_STEP, name) for name in ("t", "u")), plan=True)
-    for name in ("t", "u"):
-        manager.run(f"step-{name}", held_mib=DEMAND)
-    assert manager.free["memory"] == -200
-    world.trajectory("v")
-    world.submit(action_request("reset-v", ActionKind.ENV_RESET, "v", demand=kept(memory=10)), plan=True)
-    assert not manager.has("reset-v")
-
-
 def test_a_copy_and_what_did_not_begin_say_nothing_of_a_sandbox() -> None:
     world, manager = world_with("t")
     manager.run("reset-t", held_mib=60)
@@ -105,31 +89,6 @@ def test_a_copy_and_what_did_not_begin_say_nothing_of_a_sandbox() -> None:
     world.step("step", plan=True)
     manager.fail("step", started=False)
     assert manager.free["memory"] == 832
-
-
-def test_a_restarted_scheduler_books_what_its_managers_tell() -> None:
-    world, manager = world_with("t", "u")
-    manager.run("reset-t", held_mib=60)
-    world.plan()
-    manager.run("reset-u", held_mib=60)
-    assert [row.held for row in world.journal.recovered().trajectories] == [{"memory": DEMAND}] * 2, "the demand"
-    restarted = world.restart()
-    again = restarted.manager("m", memory=1000, cores=8, join=False)
-    refs = [SandboxRef("job", "t", "reset-t#1", 120), SandboxRef("job", "u", "reset-u#1")]
-    again.join(sandboxes=refs)
-    assert again.free["memory"] == 1000 - 216 - DEMAND, "what is not told counts as the demand"
-    again.join(sandboxes=[refs[0], SandboxRef("job", "u", "reset-u#1", 60), SandboxRef("job", "u", "another", 1)])
-    assert again.free["memory"] == 1000 - 216 - 168
-    restarted.step("step", plan=True)
-    again.run("step", held_mib=60)
-    assert again.free["memory"] == 1000 - 168 - 168
-
-
-def test_a_sandbox_that_is_lost_gives_back_what_was_booked() -> None:
-    _, manager = world_with("t")
-    manager.run("reset-t", held_mib=60)
-    manager.join(incarnation="next")
-    assert manager.free["memory"] == 1000
 
 
 def live_and_end(world: CoreWorld, manager: FakeManager, count: int, *, most_mib: int, label: str = "") -> None:
@@ -287,27 +246,3 @@ def metrics(world: CoreWorld) -> dict[str, float]:
     """What the page of metrics shows, by name."""
     families = collect(world.state, Tally(), at_once(wanted_in_parts(world.state)), world.now)
     return {sample.name: sample.value for family in families for sample in family.samples}
-
-
-def test_what_is_held_is_told_beside_the_demand() -> None:
-    world, manager = world_with("t", "u")
-    manager.run("reset-t", held_mib=60)
-    world.plan()
-    manager.run("reset-u")
-    told = {"demand": 1200, "booked": 768, "held": 660}
-    assert world.state.managers["m"].sandbox_memory_mib == told, "what is not told counts as the demand"
-    assert {part: metrics(world)[f"callsheet_sandbox_{part}_mib"] for part in told} == told
-
-
-def test_a_heartbeat_tells_what_waits_for_memory() -> None:
-    """The last one counts, over all services of the manager."""
-    world = CoreWorld()
-    manager = world.manager("m", service("sandbox"), service("test-suite"))
-    for counts in ((0, 0), (3, 0), (3, 2), (0, 0)):
-        states = tuple(
-            ServiceState(name, 0.0, 0, waiting_for_memory=count)
-            for name, count in zip(("sandbox", "test-suite"), counts, strict=True)
-        )
-        world.handle(events.ManagerHeartbeat("m", manager.stream, states))
-        assert world.state.managers["m"].waiting_for_memory == sum(counts)
-        assert metrics(world)["callsheet_attempts_waiting_for_memory"] == sum(counts)

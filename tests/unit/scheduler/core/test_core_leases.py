@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings
 from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, ActionState, Opened, Opening, TrajectoryEnd
+from callsheet.scheduler.core.words.model import ActionKind, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.words.refusals import RefusalCode
 
 from tests.support.core_requests import action_request, job_request, key_of
@@ -43,17 +43,6 @@ def with_work() -> tuple[CoreWorld, FakeManager]:
     return world, manager
 
 
-def test_a_held_job_never_expires_and_one_that_was_let_go_does_after_its_grace() -> None:
-    world = held_job()
-    world.wait(10 * GRACE)
-    assert not has_expired(world)
-    world.end_session()
-    world.wait(GRACE - 1.0)
-    assert not has_expired(world)
-    world.wait(1.0)
-    assert has_expired(world)
-
-
 def test_the_grace_begins_with_the_end_of_the_last_session() -> None:
     world = held_job()
     world.session = "second"
@@ -86,14 +75,6 @@ def test_whatever_a_session_says_of_a_job_holds_it(what: str) -> None:
     world.wait(2 * GRACE)
     assert not has_expired(world)
     assert world.state.jobs["job"].lease.sessions == {Peer("second")}
-
-
-def test_what_a_unary_rpc_opens_is_not_held() -> None:
-    world = CoreWorld()
-    world.session = None
-    world.job(job_request(grace=GRACE))
-    world.wait(GRACE)
-    assert has_expired(world)
 
 
 def test_a_detached_job_needs_no_session() -> None:
@@ -139,23 +120,6 @@ def test_the_expiry_cancels_what_is_unfinished_closes_trajectories_and_keeps_out
     assert world.state_of("reset") is ActionState.SUCCEEDED
 
 
-def test_a_trainer_that_comes_back_late_reads_outcomes_and_opens_new_trajectories() -> None:
-    world, manager = with_work()
-    world.end_session()
-    manager.live(GRACE + 1.0)
-    world.session = "back"
-    assert world.job(job_request(grace=GRACE)) == Opened(Opening.ATTACHED)
-    assert not has_expired(world)
-    world.watch("reset", "back")
-    assert world.delivered[-1] == ("back", key_of("reset"))
-    assert world.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.ABANDONED)
-    assert world.trajectory("u") == Opened(Opening.CREATED)
-    world.reset("again", "u", plan=True)
-    assert manager.has("again")
-    world.wait(2 * GRACE)
-    assert not has_expired(world.restart())
-
-
 def test_an_expired_job_takes_no_new_work_from_who_does_not_hold_it() -> None:
     world = held_job()
     world.submit(action_request("known", wait=True, service="nowhere"))
@@ -176,15 +140,6 @@ def test_an_expired_job_is_closed_in_the_end() -> None:
     world.wait(1.0)
     assert not world.state.jobs
     assert not world.journal.jobs
-
-
-def test_a_close_of_a_job_ends_its_lease() -> None:
-    world = held_job()
-    world.end_session()
-    world.session = None
-    world.close_job()
-    world.wait(2 * GRACE)
-    assert not world.state.jobs
 
 
 def test_a_restart_waits_for_clients_a_lease_and_then_goes_on_with_the_grace() -> None:

@@ -45,20 +45,6 @@ def refusal_of(world: CoreWorld, request: ActionRequest) -> RefusedError:
     return refused.value
 
 
-def test_bytes_of_all_jobs_are_bounded_and_an_outcome_makes_room() -> None:
-    world = world_with(max_open_bytes=25 * KIB)
-    world.submit(large("a"), large("b", job_id="other"))
-    refusal = refusal_of(world, large("c"))
-    assert (refusal.field, refusal.value) == ("action", f"{10 * KIB} bytes")
-    assert f"the queue holds {25 * KIB}" in refusal.rule
-    assert world.state.open_bytes == 20 * KIB
-    world.submit(large("small", 5 * KIB))
-    world.submit(large("a"))  # Attaches, and takes no more.
-    world.handle(events.CancelRequested(events.ReplyTo(Peer("client"), 0), ActionKey("job", "a"), "enough"))
-    world.submit(large("c"))
-    assert world.state.open_bytes == 25 * KIB
-
-
 def test_bytes_of_one_job_are_bounded_and_leave_room_for_others() -> None:
     world = world_with(max_open_bytes=100 * KIB, max_job_open_bytes=15 * KIB)
     world.submit(large("a"))

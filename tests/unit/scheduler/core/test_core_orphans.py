@@ -51,15 +51,6 @@ def test_an_orphan_is_adopted_when_its_submit_comes_again() -> None:
     assert manager.free["cpu"] == 4
 
 
-def test_a_submit_that_comes_before_the_orphan_is_joined_with_it() -> None:
-    after, manager, grant = uncommitted()
-    after.step("a")
-    manager.join([manager.running(grant)], [SANDBOX])
-    assert after.state_of("a") is ActionState.RUNNING
-    manager.end(grant)
-    assert after.outcomes[key_of("a")].attempts == 1
-
-
 def test_an_orphan_that_ended_waits_for_its_submit() -> None:
     after, manager, grant = uncommitted()
     manager.join([], [SANDBOX], heartbeat=False)

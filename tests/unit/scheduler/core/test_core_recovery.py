@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core.words import commands, events
 from callsheet.scheduler.core.words.model import ActionKind, ActionState, TimeoutKind, Timeouts
-from callsheet.scheduler.core.words.refusals import RefusedError
 from callsheet.scheduler.core.words.registration import SandboxRef
 
-from tests.support.core_requests import action_request, fixed, kept, key_of
+from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import (
     CoreWorld,
     FakeManager,
@@ -20,7 +19,6 @@ from tests.support.core_world import (
     world_with_job,
     world_with_manager,
     world_with_sandbox,
-    world_with_step,
 )
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
@@ -35,21 +33,6 @@ def restarted(world: CoreWorld, *managers: FakeManager) -> CoreWorld:
     return after
 
 
-def test_everything_acknowledged_is_there_again() -> None:
-    world, manager = world_with_sandbox()
-    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)), action_request("done"))
-    world.propose("done", "m")
-    manager.run("done")
-    after = restarted(world, manager)
-    assert after.state_of("queued") is ActionState.QUEUED
-    assert after.state_of("done") is ActionState.SUCCEEDED
-    assert after.live("queued").submitted_at == world.live("queued").submitted_at
-    after.submit(action_request("done"), watcher="late")
-    assert after.delivered == [("late", key_of("done"))]
-    with pytest.raises(RefusedError, match="another body"):
-        after.submit(action_request("done", body="other"))
-
-
 def test_a_clock_that_was_set_back_puts_no_deadline_off() -> None:
     world = world_with_job()
     world.submit(action_request("a", timeouts=Timeouts(60.0, 60.0, 60.0), wait=True))
@@ -58,48 +41,6 @@ def test_a_clock_that_was_set_back_puts_no_deadline_off() -> None:
     after.watch("a", "late")
     after.wait(61.0)
     assert after.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
-
-
-def test_tokens_grow_over_restarts() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a", plan=True)
-    before = manager.grant("a").token
-    after = restarted(world, manager)
-    manager.join([], [SANDBOX])
-    after.wait(1.0)
-    assert manager.grant("a").token > before
-
-
-def test_an_attempt_that_still_runs_is_adopted() -> None:
-    world, manager = world_with_sandbox()
-    world.step("a")
-    world.step("b", plan=True)
-    grant = manager.start("a")
-    after = restarted(world, manager)
-    after.step("a")
-    manager.join([manager.running(grant)], [SANDBOX])
-    assert after.state_of("a") is ActionState.RUNNING
-    assert manager.free == {"cpu": 3, "memory": 4096 - 256}
-    after.plan()
-    assert not manager.has("b")
-    manager.end(grant)
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
-    after.plan()
-    assert manager.grant("b").sandbox_id == "reset#1"
-    manager.run("b")
-    after.close_trajectory("t")
-    assert manager.free == {"cpu": 4, "memory": 4096}
-
-
-def test_an_end_that_was_kept_is_taken() -> None:
-    world, manager, grant = world_with_step()
-    after = restarted(world, manager)
-    manager.join([], [SANDBOX], heartbeat=False)
-    manager.end(grant)
-    manager.heartbeat()
-    assert after.state_of("a") is ActionState.SUCCEEDED
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert manager.free == {"cpu": 4, "memory": 4096 - 256}
 
 
 def test_an_attempt_its_manager_knows_nothing_of_goes_back_to_the_queue() -> None:
@@ -135,49 +76,6 @@ def test_another_process_of_a_manager_cannot_know_what_the_former_one_began(
         assert not manager.stream.all(commands.Dispatch)
     else:
         assert manager.grant("call").attempt == 2
-
-
-def test_a_manager_that_does_not_come_back_is_given_up_after_its_lease() -> None:
-    world, manager = world_with_sandbox()
-    world.step("step")
-    world.submit(action_request("free"), plan=True)
-    manager.start("step")
-    manager.start("free")
-    after = restarted(world, manager)
-    spare = after.manager("spare")
-    spare.live(9.0)
-    assert not after.live("free").ready_ticket
-    spare.live(3.0)
-    assert after.state_of("step") is ActionState.FAILED
-    assert spare.grant("free").attempt == 2
-
-
-def test_a_new_incarnation_after_a_restart_has_lost_the_sandbox() -> None:
-    world, manager = world_with_sandbox()
-    world.step("running")
-    world.step("waiting", plan=True)
-    manager.start("running")
-    after = restarted(world, manager)
-    after.step("running")
-    after.step("waiting")
-    manager.join(incarnation="second")
-    after.wait(1.0)
-    assert after.failure("running").reason == "state_lost"
-    assert after.failure("waiting").reason == "state_lost"
-    after.wait(5.0)
-    assert not manager.stream.all(commands.Dispatch)
-
-
-def test_what_a_sandbox_keeps_is_booked_again() -> None:
-    world, manager = world_with_manager()
-    world.trajectory("t")
-    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=2, memory=64)), plan=True)
-    held = manager.run("reset").cores
-    after = restarted(world, manager)
-    manager.join([], [SANDBOX])
-    assert manager.free == {"cpu": 2, "memory": 4096 - 64}
-    after.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed()), plan=True)
-    assert manager.grant("a").cores == held
 
 
 def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_the_books() -> None:
@@ -325,22 +223,6 @@ def test_what_was_running_in_a_trajectory_when_it_was_closed_is_cancelled_after_
     assert manager.free == {"cpu": 4, "memory": 4096}
 
 
-@pytest.mark.parametrize("started", [True, False])
-def test_a_cancel_that_was_acknowledged_survives_a_restart(started: bool) -> None:
-    world, manager = world_with_sandbox()
-    world.submit(action_request("a"), plan=True)
-    grant = manager.grant("a")
-    if started:
-        manager.start(grant)
-    world.cancel("a", "no longer wanted")
-    after = restarted(world, manager)
-    after.watch("a", "client")
-    manager.join([manager.running(grant, started=started)], heartbeat=False)
-    assert manager.stream.last(commands.CancelAttempt).token == grant.token
-    manager.end(grant, events.AttemptCancelled())
-    assert after.cancellation("a").reason == "no longer wanted"
-
-
 def test_a_cancelled_attempt_that_nobody_knows_after_a_restart_is_not_tried_again() -> None:
     world, manager = world_with_sandbox()
     world.submit(action_request("a"), plan=True)
@@ -363,15 +245,6 @@ def test_a_reset_that_ends_in_a_closed_trajectory_after_a_restart_leaves_no_sand
     assert after.state_of("reset").terminal
     assert manager.stream.last(commands.ReleaseSandbox).sandbox == SANDBOX
     assert manager.free == {"cpu": 4, "memory": 4096}
-
-
-def test_recovering_twice_changes_nothing() -> None:
-    world, manager, grant = world_with_step()
-    after = restarted(restarted(world, manager), manager)
-    after.step("a")
-    manager.join([manager.running(grant)], [SANDBOX])
-    manager.end(grant)
-    assert after.outcomes[key_of("a")].attempts == 1
 
 
 def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -> None:

@@ -115,21 +115,6 @@ def test_the_job_that_keeps_the_most_gives_way() -> None:
     assert len(world.state.jobs["job"].forgotten) > 10
 
 
-def test_recovery_keeps_what_was_forgotten() -> None:
-    world, manager = world_with_finished("a", "b", kept=1)
-    settle(world)
-    after = world.restart()
-    manager.world, manager.stream = after, Stream()
-    manager.join()
-    assert refusal_of(after, "a").forgotten
-    assert "another body" in refusal_of(after, "a", body="other").rule
-    after.submit(action_request("b", demand=fixed(cpu=1)), watcher="late")
-    assert after.delivered == [("late", key_of("b"))]
-    run(after, manager, "c")
-    settle(after)
-    assert refusal_of(after, "b").forgotten
-
-
 def test_the_time_that_actions_are_kept_stands_still_while_no_scheduler_runs() -> None:
     world, manager = world_with_finished("a")
     manager.live(1_000.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from callsheet.scheduler.core.words import commands, events, records
 from callsheet.scheduler.core.words.model import (
@@ -11,71 +9,23 @@ from callsheet.scheduler.core.words.model import (
     ActionKey,
     ActionKind,
     ActionState,
-    GroupRequest,
     Opened,
     Opening,
-    Timeouts,
-    TrajectoryEnd,
 )
 from callsheet.scheduler.core.words.refusals import RefusalCode, RefusedError
 from callsheet.scheduler.core.work.servability import MAX_CACHED, check_servable
 
-from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
+from tests.support.core_requests import action_request, fixed, trajectory_request
 from tests.support.core_world import (
-    SETTINGS,
     CoreWorld,
     node,
     service,
-    world_with_job,
     world_with_manager,
     world_with_sandbox,
     world_with_trajectory,
 )
 from tests.support.peers import Peer
 from tests.support.refusals import refusal
-
-SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_close=1e6)
-
-
-def test_a_job_opens_once_and_again_with_the_same_body_only() -> None:
-    world = world_with_job(job_request("j", max_actions=3))
-    world.job(job_request("j", max_actions=3))
-    refusal(lambda: world.job(job_request("j", max_actions=4)), RefusalCode.ALREADY_EXISTS, "another specification")
-
-
-def test_a_trajectory_needs_an_open_job() -> None:
-    world = CoreWorld()
-    refusal(lambda: world.trajectory("t"), RefusalCode.NOT_FOUND, "no open job")
-
-
-def test_a_trajectory_opens_again_with_the_same_body_even_after_its_close() -> None:
-    world, _ = world_with_trajectory()
-    world.trajectory("t")
-    refusal(lambda: world.trajectory(trajectory_request("t", body="other")), RefusalCode.ALREADY_EXISTS)
-    world.close_trajectory("t")
-    world.close_trajectory("t")
-    assert world.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.COMPLETED)
-    assert (
-        refusal(
-            lambda: world.close_trajectory("t", TrajectoryEnd.ABANDONED),
-            RefusalCode.ALREADY_EXISTS,
-            "was closed as completed: its trajectory was closed",
-        ).field
-        == "end"
-    )
-    assert world.state.jobs["job"].closed_trajectories["t"].end is TrajectoryEnd.COMPLETED
-
-
-def test_an_open_says_what_it_found() -> None:
-    world = CoreWorld()
-    assert world.job() == Opened(Opening.CREATED)
-    assert world.job() == Opened(Opening.ATTACHED)
-    assert world.trajectory("t") == Opened(Opening.CREATED)
-    assert world.trajectory("t") == Opened(Opening.ATTACHED)
-    world.close_trajectory("t", TrajectoryEnd.LOST)
-    after = world.restart()
-    assert after.job() == Opened(Opening.ATTACHED)
-    assert after.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.LOST)
 
 
 def test_a_job_that_is_opened_anew_has_a_life_of_its_own() -> None:
@@ -96,11 +46,6 @@ def test_a_job_that_is_opened_anew_has_a_life_of_its_own() -> None:
     assert world.job().life > second
 
 
-def test_an_unknown_trajectory_cannot_be_closed() -> None:
-    world, _ = world_with_trajectory()
-    assert refusal(lambda: world.close_trajectory("u"), RefusalCode.NOT_FOUND).field == "trajectory_id"
-
-
 def test_a_submit_is_persisted_before_it_is_acknowledged() -> None:
     world, _ = world_with_trajectory()
     world.submit(action_request("a"))
@@ -109,24 +54,6 @@ def test_a_submit_is_persisted_before_it_is_acknowledged() -> None:
     assert commands.Deliver.after_commit
     assert commands.AcknowledgeEnd.after_commit
     assert not commands.Dispatch.after_commit
-
-
-def test_a_resubmit_attaches_to_a_live_action_once_per_watcher() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"), watcher="one")
-    world.submit(action_request("a"), watcher="two")
-    world.submit(action_request("a"), watcher="two", plan=True)
-    manager.run("a")
-    assert world.delivered == [("one", ActionKey("job", "a")), ("two", ActionKey("job", "a"))]
-
-
-def test_a_resubmit_of_a_finished_action_gets_the_stored_outcome() -> None:
-    world, manager = world_with_trajectory()
-    world.submit(action_request("a"), watcher="one", plan=True)
-    manager.run("a")
-    world.submit(action_request("a"), watcher="two", plan=True)
-    assert world.delivered == [("one", ActionKey("job", "a")), ("two", ActionKey("job", "a"))]
-    assert len(manager.stream.all(commands.Dispatch)) == 1
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -177,72 +104,12 @@ def test_somebody_who_comes_later_can_watch() -> None:
     refusal(lambda: world.watch("b", "late"), RefusalCode.NOT_FOUND)
 
 
-def test_a_submit_into_no_job_or_no_trajectory_is_not_found() -> None:
-    world, _ = world_with_trajectory()
-    with pytest.raises(RefusedError) as no_job:
-        world.submit(action_request("a", job_id="nobody"))
-    with pytest.raises(RefusedError) as no_trajectory:
-        world.submit(action_request("a", ActionKind.GENERATE, "u"))
-    assert (no_job.value.code, no_job.value.field) == (RefusalCode.NOT_FOUND, "job_id")
-    assert (no_trajectory.value.code, no_trajectory.value.field) == (RefusalCode.NOT_FOUND, "trajectory_id")
-
-
-def test_a_closed_trajectory_takes_no_actions_and_says_how_it_ended() -> None:
-    world, _ = world_with_trajectory()
-    world.close_trajectory("t", TrajectoryEnd.ABANDONED)
-    refusal(
-        lambda: world.submit(action_request("a", ActionKind.GENERATE, "t")),
-        RefusalCode.FAILED_PRECONDITION,
-        "closed as abandoned",
-    )
-
-
 def test_an_env_step_needs_a_sandbox_or_a_reset_ahead_of_it() -> None:
     world, _ = world_with_trajectory()
     refusal(lambda: world.step("early"), RefusalCode.FAILED_PRECONDITION, "submit an env_reset first")
     world.reset("reset")
     world.step("pipelined")
     assert world.state_of("pipelined") is ActionState.QUEUED
-
-
-def test_a_full_scheduler_refuses_with_a_retry_delay_and_takes_more_when_there_is_room() -> None:
-    world = world_with_job(settings=replace(SETTINGS, max_open_actions=2, full_retry_after=1.5))
-    manager = world.manager()
-    world.submit(action_request("a"), action_request("b"))
-    assert (
-        refusal(lambda: world.submit(action_request("c")), RefusalCode.RESOURCE_EXHAUSTED, "its 2 actions").retry_after
-        == 1.5
-    )
-    world.submit(action_request("a"), plan=True)
-    manager.run("a")
-    world.submit(action_request("c"))
-
-
-def test_a_job_has_its_own_bound_of_open_actions() -> None:
-    world = world_with_job(job_request("j", max_actions=1))
-    world.manager()
-    world.job(job_request("k"))
-    world.submit(action_request("a", job_id="j"))
-    with pytest.raises(RefusedError, match="max_actions of 1") as refused:
-        world.submit(action_request("b", job_id="j"))
-    assert refused.value.code is RefusalCode.RESOURCE_EXHAUSTED
-    assert refused.value.retry_after is not None
-    world.submit(action_request("b", job_id="k"))
-
-
-def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
-    world = world_with_job()
-    with pytest.raises(RefusedError, match="no registered manager serves tool_call") as nobody:
-        world.submit(action_request("a"))
-    world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
-    with pytest.raises(RefusedError, match="no registered manager serves generate") as unnamed:
-        world.submit(action_request("a", ActionKind.GENERATE, service="other"))
-    with pytest.raises(RefusedError, match=r"more units than any node that serves it has \(4\)") as large:
-        world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=5)))
-    codes = {nobody.value.code, unnamed.value.code, large.value.code}
-    assert codes == {RefusalCode.FAILED_PRECONDITION}
-    assert large.value.field == "demand.resources[cpu]"
-    world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=4)))
 
 
 @pytest.mark.parametrize(
@@ -309,45 +176,11 @@ def test_reserved_units_do_not_count_as_servable() -> None:
         world.submit(action_request("a", demand=fixed(cpu=2)))
 
 
-def test_who_asks_to_wait_waits_for_a_manager_that_can_serve_it() -> None:
-    world = world_with_job()
-    world.submit(action_request("patient", wait=True), action_request("hasty", wait=True, timeouts=SHORT_START))
-    world.wait(31.0)
-    assert world.state_of("hasty") is ActionState.EXPIRED
-    manager = world.manager()
-    world.plan()
-    manager.run("patient")
-    assert world.state_of("patient") is ActionState.SUCCEEDED
-
-
 def test_an_env_step_larger_than_the_node_of_its_sandbox_is_refused() -> None:
     world, _ = world_with_sandbox()
     world.manager("larger", cores=16)
     with pytest.raises(RefusedError, match=r"\(4\)"):
         world.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed(cpu=5)))
-
-
-def test_closing_a_job_ends_everything_under_it_and_forgets_its_keys() -> None:
-    world, manager = world_with_sandbox()
-    world.step("running")
-    world.step("waiting")
-    world.submit(action_request("free"), plan=True)
-    manager.start("running")
-    world.close_job()
-    assert {key.action_id: facts.state for key, facts in world.outcomes.items() if key.action_id != "reset"} == {
-        "running": ActionState.CANCELLED,
-        "waiting": ActionState.CANCELLED,
-        "free": ActionState.CANCELLED,
-    }
-    assert manager.stream.last(commands.ReleaseSandbox).sandbox.sandbox_id == "reset#1"
-    assert manager.stream.all(commands.CancelAttempt)
-    assert manager.free["cpu"] == 3, "what still runs keeps its units"
-    manager.end("running")
-    manager.end("free")
-    assert manager.free == {"cpu": 4, "memory": 4096}
-    assert world.state.open_actions == 0
-    world.job()
-    world.submit(action_request("free", body="another life"))
 
 
 def test_closing_a_trajectory_with_a_reset_and_steps_behind_it_cancels_each_once() -> None:
@@ -358,19 +191,6 @@ def test_closing_a_trajectory_with_a_reset_and_steps_behind_it_cancels_each_once
     world.close_trajectory("t")
     assert {facts.state for facts in world.outcomes.values()} == {ActionState.CANCELLED}
     assert len(world.outcomes) == 3
-
-
-def test_a_group_must_agree_and_takes_no_more_than_its_size() -> None:
-    world = world_with_job()
-    world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
-    with pytest.raises(RefusedError, match="size 2, quorum 1"):
-        world.trajectory(trajectory_request("b", group=GroupRequest("g", 3, 1)))
-    world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
-    refusal(
-        lambda: world.trajectory(trajectory_request("c", group=GroupRequest("g", 2, 1))),
-        RefusalCode.FAILED_PRECONDITION,
-        "all its trajectories",
-    )
 
 
 def test_a_refusal_leaves_no_record_behind() -> None:

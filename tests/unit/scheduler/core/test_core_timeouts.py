@@ -15,11 +15,10 @@ from callsheet.scheduler.core.words.model import (
 )
 from callsheet.scheduler.core.words.registration import SandboxRef
 
-from tests.support.core_requests import action_request, fixed, key_of
+from tests.support.core_requests import action_request, key_of
 from tests.support.core_world import (
     CoreWorld,
     FakeManager,
-    world_with_manager,
     world_with_sandbox,
     world_with_trajectory,
 )
@@ -32,20 +31,6 @@ def running(timeouts: Timeouts, kind: ActionKind = ActionKind.TOOL_CALL) -> tupl
     world.submit(action_request("a", kind, "t", timeouts=timeouts), plan=True)
     manager.start("a")
     return world, manager
-
-
-def test_schedule_to_start_expires_what_was_never_dispatched() -> None:
-    world, manager = world_with_manager(cores=1)
-    world.submit(
-        action_request("first", demand=fixed(cpu=1)),
-        action_request("second", demand=fixed(cpu=1), timeouts=Timeouts(5.0, 100.0, 100.0)),
-        plan=True,
-    )
-    manager.live(6)
-    assert world.expiry("second").timeout is TimeoutKind.SCHEDULE_TO_START
-    manager.run("first")
-    world.plan()
-    assert not manager.has("second")
 
 
 UNSET = Timeouts(30.0, 600.0, 3600.0, execution_given=False, close_given=False)
@@ -100,22 +85,6 @@ def test_schedule_to_start_leaves_a_retried_action_alone() -> None:
     manager.fail("a")
     manager.live(4)
     assert world.state_of("a") is ActionState.DISPATCHED
-
-
-def test_schedule_to_close_expires_a_queued_action() -> None:
-    world, manager = running(Timeouts(50.0, 50.0, 50.0))
-    manager.end("a", events.AttemptFailed(FailureKind.QUOTA, "wait", retry_after=1000.0))
-    manager.live(51)
-    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
-
-
-def test_schedule_to_close_stops_a_running_attempt_and_then_expires() -> None:
-    world, manager = running(Timeouts(20.0, 100.0, 20.0))
-    manager.live(21)
-    assert manager.stream.all(commands.CancelAttempt)
-    assert world.state_of("a") is ActionState.RUNNING
-    manager.end("a", events.AttemptCancelled())
-    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
 
 
 def test_schedule_to_close_does_not_wait_for_a_manager_that_does_not_stop() -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from callsheet.scheduler.core.words import commands, events
-from callsheet.scheduler.core.words.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
+from callsheet.scheduler.core.words import events
+from callsheet.scheduler.core.words.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.words.plan import Plan
-from callsheet.scheduler.core.words.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.snapshot import describe
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
-from callsheet.scheduler.planner.solvers.stage import Status
 
-from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
+from tests.support.core_requests import action_request, fixed, job_request, kept
 from tests.support.core_world import CoreWorld, FakeManager, node, service, world_with_job
 
 EXACT = Budget(seconds=0.5, deterministic=True)
@@ -71,19 +69,6 @@ def test_new_sandboxes_go_where_the_fewest_trajectories_live() -> None:
     assert homes(plan_all(world)) == {"b": 1}
 
 
-def test_siblings_are_spread_apart() -> None:
-    world = elastic_world()
-    for name in ("a", "b"):
-        world.manager(name, cores=8, memory=10_000)
-    for index in range(4):
-        request = trajectory_request(f"t{index}", group=GroupRequest(f"g{index // 2}", 2, 2))
-        world.trajectory(request)
-        world.reset(f"r{index}", f"t{index}")
-    where = {each.key.action_id: each.manager_id for round_ in plan_all(world) for each in round_.assignments}
-    assert where["r0"] != where["r1"]
-    assert where["r2"] != where["r3"]
-
-
 def test_actions_on_shared_cores_are_bounded_by_predicted_use_and_spread() -> None:
     world = elastic_world()
     shared = service("sandbox", IN_SANDBOX, shared={"cpu": 4})
@@ -108,23 +93,6 @@ def test_steps_of_a_sandbox_on_shared_cores_go_to_it_at_once() -> None:
     plans = plan_all(world)
     assert sum(len(round_.assignments) for round_ in plans) == 5
     assert all(manager.has(f"s{index}") for index in range(5))
-
-
-def test_an_elastic_action_is_wide_alone_and_narrow_in_a_crowd() -> None:
-    alone = elastic_world()
-    manager = alone.manager(cores=8)
-    alone.submit(action_request("a", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0))
-    plan_all(alone)
-    assert manager.grant("a").resources["cpu"] == 8
-    crowd = elastic_world()
-    manager = crowd.manager(cores=8)
-    crowd.submit(
-        *(
-            action_request(f"a{index}", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0)
-            for index in range(40)
-        )
-    )
-    assert sum(len(round_.assignments) for round_ in plan_all(crowd)) == 8
 
 
 def test_the_short_go_first_by_what_predictors_learned() -> None:
@@ -219,21 +187,6 @@ def test_resources_that_do_not_lie_together_are_filled_up_with_what_fits() -> No
     assert where == {"cpu": "cores", "mem": "memory"}
 
 
-def test_a_manager_that_goes_away_and_comes_back() -> None:
-    world = elastic_world()
-    manager, other = world.manager("m"), world.manager("n")
-    world.submit(action_request("a", demand=fixed(cpu=1)))
-    plan_all(world)
-    manager.disconnect()
-    world.submit(*(action_request(f"b{index}", demand=fixed(cpu=1)) for index in range(3)))
-    assert set(homes(plan_all(world))) == {"n"}
-    other.disconnect()
-    world.submit(action_request("c"))
-    assert homes(plan_all(world)) == {}
-    other.join()
-    assert set(homes(plan_all(world))) == {"n"}
-
-
 def test_the_cap_of_a_round_asks_for_another_one() -> None:
     world = elastic_world(dispatch_cap=3)
     world.manager()
@@ -254,20 +207,6 @@ def test_jobs_share_what_is_short_by_weight() -> None:
     assert jobs == {"job": 2, "other": 6}
 
 
-def test_a_plan_says_how_it_was_decided() -> None:
-    world = elastic_world()
-    world.manager("a", cores=4)
-    world.submit(*(action_request(f"a{index}", demand=elastic(1, 4), expected=1.0 + index % 3) for index in range(9)))
-
-    def planned() -> ElasticPlan:
-        return ElasticPlanner(ElasticSettings(budget=EXACT, seed=3)).plan(world.state, world.now)
-
-    found = planned()
-    assert found.report.status in (Status.BOUND, Status.OPTIMAL)
-    assert found.report.bound <= found.report.objective
-    assert planned().assignments == found.assignments
-
-
 def test_classes_have_names_for_readers() -> None:
     world = elastic_world()
     world.manager("a", cores=1)
@@ -276,33 +215,6 @@ def test_classes_have_names_for_readers() -> None:
     world.submit(request)
     world.planner.plan(world.state, world.now)
     assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s with 1 cpu"]
-
-
-def test_a_call_goes_where_its_model_is_and_waits_for_it_rather_than_load_it_again() -> None:
-    world = elastic_world()
-    judge = ServiceDescription("judge", frozenset({ActionKind.REWARD}), 0, {}, setup_s=30.0)
-    managers = {name: world.manager(name, judge, on=node(name, 1, gpu=1)) for name in ("a", "b")}
-    told = events.ManagerHeartbeat("b", managers["b"].stream, (ServiceState("judge", 0.0, 1),))
-    world.handle(told)
-    world.submit(
-        *(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0) for index in range(3))
-    )
-    assert homes(plan_all(world)) == {"b": 1}
-    for index in range(3):
-        managers["b"].run(f"call{index}")
-        plan_all(world)
-    assert not managers["a"].stream.all(commands.Dispatch)
-
-
-def test_a_long_queue_is_worth_another_load() -> None:
-    world = elastic_world()
-    judge = ServiceDescription("judge", frozenset({ActionKind.REWARD}), 0, {}, setup_s=5.0)
-    managers = {name: world.manager(name, judge, on=node(name, 1, gpu=1)) for name in ("a", "b")}
-    world.handle(events.ManagerHeartbeat("b", managers["b"].stream, (ServiceState("judge", 0.0, 1),)))
-    world.submit(
-        *(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=4.0) for index in range(40))
-    )
-    assert homes(plan_all(world)) == {"a": 1, "b": 1}
 
 
 def test_an_idle_unit_is_used_though_wide_actions_wait_for_its_node() -> None:

@@ -6,7 +6,7 @@ from callsheet.scheduler.core.words.model import ActionKind, Demand, PriorityCla
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request
-from tests.support.core_world import CoreWorld, FakeManager, service, world_with_job, world_with_manager
+from tests.support.core_world import CoreWorld, FakeManager, world_with_job
 
 
 def world_with(cores: int = 4, **planner: float) -> tuple[CoreWorld, FakeManager]:
@@ -62,52 +62,6 @@ def test_actions_without_units_go_to_the_least_busy_manager() -> None:
     assert sorted(each.manager_id for each in world.plan().assignments) == ["a"] * 3 + ["b"] * 3
 
 
-def test_a_round_books_what_it_hands_out() -> None:
-    world, manager = world_with(cores=4)
-    world.submit(*(action_request(f"a{index}", demand=fixed(cpu=2)) for index in range(5)))
-    assert order(world) == ["a0", "a1"]
-    world.plan()
-    assert manager.free["cpu"] == 0
-
-
-def test_a_round_respects_slots_over_all_its_assignments() -> None:
-    world, _ = world_with_manager("m", service("engine", [ActionKind.GENERATE], slots=3))
-    world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(5)))
-    assert order(world) == ["g0", "g1", "g2"]
-
-
-def test_what_does_not_fit_is_passed_over_for_what_does() -> None:
-    world, manager = world_with(cores=4)
-    world.submit(action_request("first", demand=fixed(cpu=3)), plan=True)
-    world.submit(action_request("wide", demand=fixed(cpu=2)), action_request("narrow", demand=fixed(cpu=1)))
-    assert order(world) == ["narrow"]
-    world.plan()
-    assert manager.has("narrow")
-
-
-def test_a_node_is_held_for_an_action_that_has_waited_too_long() -> None:
-    world, manager = world_with(cores=4)
-    world.submit(*(action_request(f"s{index}", demand=fixed(cpu=1)) for index in range(4)), plan=True)
-    world.submit(action_request("wide", demand=fixed(cpu=4)))
-    manager.live(4.0)
-    world.submit(action_request("backfilled", demand=fixed(cpu=1)))
-    manager.run("s0")
-    world.plan()
-    assert manager.has("backfilled")
-    manager.live(2.0)
-    world.submit(action_request("late", demand=fixed(cpu=1)))
-    for name in ("s1", "s2", "s3"):
-        manager.run(name)
-        world.plan()
-        assert not manager.has("late")
-    manager.run("backfilled")
-    world.plan()
-    assert manager.has("wide")
-    manager.run("wide")
-    world.plan()
-    assert manager.has("late")
-
-
 def test_a_hold_keeps_what_is_needed_on_one_node_only() -> None:
     world = CoreWorld()
     near, far = world.manager("near", cores=4), world.manager("far", cores=4)
@@ -157,26 +111,6 @@ def test_an_elastic_action_of_zero_or_more_starts_with_nothing_where_nothing_is_
         action_request("a", demand=elastic(0, 2)), action_request("b", demand=elastic(0, 2, resource="gpu")), plan=True
     )
     assert (manager.grant("a").resources, manager.grant("b").resources) == ({}, {})
-
-
-def test_two_elastic_actions_share_what_one_alone_would_take() -> None:
-    world, manager = world_with(cores=8)
-    world.submit(
-        *(action_request(name, demand=elastic(1, 8, speed_up=SpeedUp(0.5)), expected=10.0) for name in ("a", "b")),
-        plan=True,
-    )
-    widths = [manager.grant(name).resources["cpu"] for name in ("a", "b")]
-    assert sum(widths) <= 8
-    assert max(widths) > 1
-
-
-def test_the_cap_of_a_round_asks_for_another_one() -> None:
-    world = world_with_job(planner=FirstComePlanner(dispatch_cap=3))
-    world.manager()
-    world.submit(*(action_request(f"g{index}", ActionKind.GENERATE) for index in range(5)))
-    assert world.plan().truncated
-    assert not world.plan().truncated
-    assert len(world.state.ready) == 0
 
 
 def test_classes_without_members_are_dropped() -> None:

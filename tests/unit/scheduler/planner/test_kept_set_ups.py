@@ -107,17 +107,6 @@ def test_the_scheduler_forgets_what_lost_managers_kept() -> None:
     assert "x" not in world.state.kept_set_ups
 
 
-def test_resets_go_where_their_set_up_is_kept() -> None:
-    world = make_world()
-    managers = {name: world.manager(name, SANDBOXES, cores=8, memory=10_000) for name in ("a", "b", "c")}
-    tell(world, managers["b"], x=30.0)
-    tell(world, managers["c"], y=30.0)
-    for name in ("x", "y"):
-        reset(world, name, *numbered(name, 3))
-    assert plan_all(world) == {"b": 3, "c": 3}
-    assert all(managers["b"].has(name) for name in numbered("x", 3))
-
-
 def test_one_that_is_kept_nowhere_or_everywhere_changes_nothing() -> None:
     world = make_world()
     managers = {name: world.manager(name, SANDBOXES, cores=8, memory=10_000) for name in ("a", "b", "c")}

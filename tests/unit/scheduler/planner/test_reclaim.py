@@ -53,26 +53,6 @@ def sizes(manager: FakeManager) -> list[int]:
     return [each.resources["cpu"] for each in manager.stream.all(commands.ResizeAttempt)]
 
 
-def test_a_step_takes_a_core_of_a_wide_one_and_its_end_gives_it_back(world: CoreWorld) -> None:
-    manager = two_sandboxes(world)
-    start_wide(world, manager)
-    assert manager.grant("wide").resources == {"cpu": 4}
-    world.step("short", "narrow")
-    plan_all(world)
-    resized = manager.stream.last(commands.ResizeAttempt)
-    assert resized.resources == {"cpu": 3}
-    assert set(resized.cores).isdisjoint(manager.grant("short").cores)
-    manager.start("short")
-    manager.end("short")
-    assert world.state.wants_plan
-    plan_all(world)
-    assert sizes(manager) == [3, 4]
-    assert sorted(manager.stream.last(commands.ResizeAttempt).cores) == [0, 1, 2, 3]
-    assert not world.state.wants_plan
-    manager.end("wide")
-    assert manager.free["cpu"] == 4
-
-
 def test_no_more_is_taken_than_its_demand_allows(world: CoreWorld) -> None:
     manager = two_sandboxes(world)
     start_wide(world, manager, least=3)

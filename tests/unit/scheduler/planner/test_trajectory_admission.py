@@ -80,20 +80,6 @@ def test_without_admission_all_begin_and_their_resets_wait() -> None:
     assert len(world.state.ready) == 2
 
 
-def test_the_wait_to_start_is_reported_apart() -> None:
-    world, manager = sandbox_world(memory=100)
-    world.job()
-    begin(world, 2)
-    admitted(world)
-    manager.live(7.0)
-    manager.run("job-r0")
-    world.close_trajectory("job-t0")
-    admitted(world)
-    manager.run("job-r1")
-    (facts,) = [each for key, each in world.outcomes.items() if key.action_id == "job-r1"]
-    assert facts.start_wait_s == 7.0
-
-
 def test_jobs_take_turns_by_weight_and_priority_comes_first() -> None:
     world, _ = sandbox_world(memory=600)
     world.job()

@@ -179,21 +179,6 @@ def test_an_end_nobody_knows_of_is_passed_over(journal: Journal) -> None:
 
 
 @pytest.mark.anyio
-async def test_what_was_learned_is_loaded_again(journal: Journal) -> None:
-    world, attempt = world_running()
-    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, HeldMemory())
-    learning.attempts_ended(world.state, [end(attempt)] * 5)
-    await learning.close()
-    observation = observation_of(attempt, end(attempt))
-    assert observation is not None
-    again = load_learned(journal, HeldMemory())
-    assert again.predict(observation.key) == learning.predictors.predict(observation.key)
-    journal.save_predictors([], [path for path, _ in journal.load_predictors()])
-    await learning.save()
-    assert journal.load_predictors() == []
-
-
-@pytest.mark.anyio
 async def test_what_sandboxes_held_is_loaded_again(journal: Journal) -> None:
     held, demand = HeldMemory(), kept(memory=256)
     learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0, held)

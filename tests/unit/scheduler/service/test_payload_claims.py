@@ -63,16 +63,6 @@ async def world_in(directory: Path, kind: type[LocalPayloadStore] = LocalPayload
         tasks.cancel_scope.cancel()
 
 
-async def test_a_refused_submit_gives_back_what_it_took(tmp_path: Path) -> None:
-    async with world_in(tmp_path) as world:
-        claim = await world.claims.of_submit(ANYBODY, "job", [REFERENCE, REFERENCE])
-        assert world.holds() == 1
-        claim.settle(accepted=False)
-        await world.until(0)
-        claim.settle(accepted=True)
-        assert await world.store.size(DIGEST) == len(CONTENT), "its client may submit again without another upload"
-
-
 async def test_an_accepted_submit_keeps_what_it_took(tmp_path: Path) -> None:
     async with world_in(tmp_path) as world:
         (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=True)
