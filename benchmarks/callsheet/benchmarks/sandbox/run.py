@@ -39,16 +39,6 @@ _ROWS = (
 """Headings, and the figures in a row."""
 
 
-_ROWS = (
-    ("env_step of true, ms", ("step_p50_ms", "step_p99_ms")),
-    ("env_reset, ms", ("reset_p50_ms", "reset_p99_ms")),
-    ("created a second", ("creates_per_s",)),
-    ("overhead of a 1 s action", ("overhead_share",)),
-    ("  of a plain process", ("plain_overhead_share",)),
-)
-"""Headings, and the figures in a row."""
-
-
 @dataclass(slots=True)
 class ServiceSamples:
     """Seconds from submit to outcome, by the client's clock.

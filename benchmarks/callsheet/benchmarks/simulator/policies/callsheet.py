@@ -24,7 +24,7 @@ from callsheet.benchmarks.simulator.shell.requests import (
     join_all,
     trajectory_request,
 )
-from callsheet.benchmarks.simulator.shell.settings import OVERHEADS, CallsheetSettings
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import KnownCommand, NodeSharingSettings
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.words import commands, events
@@ -193,7 +193,7 @@ class Callsheet:
             lane = self._nodes.start(task, node, self._command(task, dispatch, width))
             switches = self._nodes.switches
         in_sandbox = dispatch.service == SANDBOX_SERVICE
-        delay = OVERHEADS.before_start_s(switches, self._attempts.started, in_sandbox=in_sandbox)
+        delay = self.settings.overheads.before_start_s(switches, self._attempts.started, in_sandbox=in_sandbox)
         self._world.start(task, node=node, width=width, lane=lane, delay=delay)
         if task.work.service:
             self._tell_models(node)

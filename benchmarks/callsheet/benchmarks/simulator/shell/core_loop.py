@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callsheet.benchmarks.simulator.policy import World
-from callsheet.benchmarks.simulator.shell.settings import OVERHEADS, CallsheetSettings
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.state.scheduler_state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
@@ -98,7 +98,7 @@ def make_planner(settings: CallsheetSettings, predictors: Predictors | None, wor
     if not settings.solver:
         return planner
     conversation = SolverConversation(planner, plain, _round_failed)
-    return VirtualSolver(conversation, world, OVERHEADS.solve_s, OVERHEADS.pause_s)
+    return VirtualSolver(conversation, world, settings.overheads.solve_s, settings.overheads.pause_s)
 
 
 def _round_failed(state: SchedulerState, error: Exception) -> None:

@@ -39,7 +39,7 @@ class OverheadModel:
         return machinery_s + self.switch_s * switches / max(attempts, 1)
 
 
-OVERHEADS = OverheadModel()
+DEFAULT_OVERHEADS = OverheadModel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,11 @@ class CallsheetSettings:
         core_sharing: As the sandbox manager's: nodes rank their commands, or leave that to the operating system, or the
             scheduler hands out whole cores.
         admission: Whether trajectories wait for their admission; without, all begin as they arrive.
+        overheads: Times of the service itself.
     """
 
     planner: PlannerChoice = PlannerChoice.ELASTIC
     solver: bool = True
     core_sharing: CoreSharing = CoreSharing.RANKED
     admission: bool = True
+    overheads: OverheadModel = DEFAULT_OVERHEADS
