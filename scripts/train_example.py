@@ -1,11 +1,10 @@
-"""Runs the training example: three seeds with Callsheet, and comparisons with rollouts of other kinds.
+"""Runs the training example: three seeds by GRPO and one run by AsyncGRPO, with bars.
 
-    scripts/train_example.py                   seeds, comparisons and bars
+    scripts/train_example.py                   both
     scripts/train_example.py --only seeds      one part of it
 
 The trainer is TRL in the environment that `make trainers` makes; the stack is of the environment that this script
-runs in. Figures and models are written below build/train-example. Exit code 1 if a figure that decides is below
-its bar. Those without spare trajectories stand beside the same bars and do not decide: they tell what scheduling costs.
+runs in. Figures and models are written below build/train-example. Exit code 1 if a figure is below its bar.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from scripts import others
@@ -29,31 +27,9 @@ TRL: Final = "trl-1.16.0"
 PLACE: Final = ROOT / "build" / "train-example"
 LEAST_RISE: Final = 0.3
 MOST_SECONDS: Final = 480.0
-BARS: Final[Mapping[tuple[str, str], float]] = {
-    ("faults", "local"): 1.2,
-    ("well", "local"): 0.95,
-}
 MOST_BEHIND: Final = 4.0
 """Versions, for what AsyncGRPO takes."""
-"""By load and rival: how many times as long a step of the rival takes, at the least."""
 WORK: Final = ("--work-s", "2", "--limit-s", "15")
-LOADS: Final[Mapping[str, Sequence[str]]] = {
-    "well": WORK,
-    "faults": (*WORK, "--slow", "0.1", "--hanging", "0.05", "--crashing", "0.05"),
-}
-
-
-# Ways to run the rollouts: the backend, as examples/training/train.py names it, and others of that program's options.
-CONTENDERS: Final[Mapping[str, Sequence[str]]] = {
-    "callsheet": ("callsheet", "--spare", "4"),
-    "no spare": ("callsheet",),
-    "local": ("local",),
-}
-STEPS: Final = 6
-"""Of a run of the comparisons."""
-OURS: Final = ("callsheet", "no spare")
-"""The first has spare trajectories in its groups, which no rival has. The second one differs in nothing but where work
-runs: it shows what scheduling itself costs or gives."""
 
 
 def train(python: str, backend: str, out: Path, *options: str) -> dict[str, Any]:
@@ -77,29 +53,10 @@ def rise(run: Mapping[str, Any]) -> tuple[float, float]:
     return sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
 
 
-def step_s(run: Mapping[str, Any]) -> float:
-    """Returns the mean seconds of a step, without the first, in which things are loaded."""
-    steps: list[float] = [step["step_s"] for step in run["steps"][1:]]
-    return sum(steps) / len(steps)
-
-
 def run_seeds(python: str, model: Path, address: str, seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:
     """Trains once with each seed."""
     shared = ("--model", str(model), "--address", address, "--steps", str(steps))
     return [train(python, "callsheet", PLACE / f"seed-{seed}.json", *shared, "--seed", str(seed)) for seed in seeds]
-
-
-def run_comparisons(python: str, model: Path, address: str, rounds: int) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Trains a few steps with each backend under each load; the backends take turns."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {load: {name: [] for name in CONTENDERS} for load in LOADS}
-    shared = ("--model", str(model), "--address", address)
-    for number in range(rounds):
-        for load, options in LOADS.items():
-            for name, (backend, *more) in CONTENDERS.items():
-                out = PLACE / f"compare-{load}-{name.replace(' ', '-')}-{number}.json"
-                own = ("--steps", str(STEPS), "--seed", str(number), *options, *more)
-                found[load][name].append(train(python, backend, out, *shared, *own))
-    return found
 
 
 def run_async(python: str, model: Path, address: str, steps: int) -> list[dict[str, Any]]:
@@ -108,45 +65,31 @@ def run_async(python: str, model: Path, address: str, steps: int) -> list[dict[s
     return [train(python, "async", PLACE / "async.json", *options)]
 
 
-def judge(
-    seeds: Sequence[Mapping[str, Any]],
-    comparisons: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]],
-    asynchronous: Sequence[Mapping[str, Any]] = (),
-) -> list[dict[str, Any]]:
-    """Returns each figure with its bar, whether that is met, and whether it decides how the whole went."""
+def judge(seeds: Sequence[Mapping[str, Any]], asynchronous: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Returns each figure with its bar, and whether that is met."""
     found: list[dict[str, Any]] = []
     for run in asynchronous:
         behind = max(float(each) for each in run["staleness"])
-        figure = {"figure": "async: versions behind, at most", "value": behind, "bar": MOST_BEHIND, "decides": True}
         sizes, (first, last) = run["batch_trajectories"], rise(run)
-        told = {"staleness": run["staleness"], "sizes": [min(sizes), max(sizes)], "first": first, "last": last}
-        found.append({**figure, **told, "seconds": run["seconds"], "met": behind <= MOST_BEHIND})
+        seen = {"staleness": run["staleness"], "sizes": [min(sizes), max(sizes)], "first": first, "last": last}
+        figure = {"figure": "async: versions behind, at most", "value": behind, "bar": MOST_BEHIND}
+        found.append({**figure, **seen, "seconds": run["seconds"], "met": behind <= MOST_BEHIND})
     for run in seeds:
         first, last = rise(run)
         name = f"seed {run['seed']}"
-        rose = {"figure": f"{name}: rise of the reward", "value": last - first, "bar": LEAST_RISE, "decides": True}
+        rose = {"figure": f"{name}: rise of the reward", "value": last - first, "bar": LEAST_RISE}
         found.append({**rose, "first": first, "last": last, "met": last - first >= LEAST_RISE})
-        took = {"figure": f"{name}: seconds", "value": run["seconds"], "bar": MOST_SECONDS, "decides": True}
+        took = {"figure": f"{name}: seconds", "value": run["seconds"], "bar": MOST_SECONDS}
         found.append({**took, "met": run["seconds"] <= MOST_SECONDS})
-    for (load, rival), bar in BARS.items():
-        if not comparisons:
-            continue
-        theirs = median(step_s(run) for run in comparisons[load][rival])
-        for name in OURS:
-            ours = median(step_s(run) for run in comparisons[load][name])
-            figure = {"figure": f"{load}: step time of {rival} over {name}", "value": theirs / ours, "bar": bar}
-            told = {**figure, "decides": name == OURS[0], "ours_s": ours, "theirs_s": theirs}
-            found.append({**told, "met": theirs / ours >= bar})
     return found
 
 
 def main() -> int:
-    """Runs what is asked for; returns 1 if a figure that decides is below its bar."""
+    """Runs what is asked for; returns 1 if a figure is below its bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["seeds", "comparisons", "async"], help="one part of it")
+    parser.add_argument("--only", choices=["seeds", "async"], help="one part of it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--rounds", type=int, default=2, help="of the comparisons")
     given = parser.parse_args()
     python = others.environment(others.table()["trainers"][TRL], others.BUILD / "trainers" / TRL, sys.executable)
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -159,15 +102,14 @@ save(Path({str(model)!r}), 0)"
     load_before = os.getloadavg()
     managers = ("--managers", "sandbox,inference", "--model", str(model), "--engine-threads", "1")
     with others.stack(PLACE, *managers, "--gateway", "none", "--isolation", "none", "--drain-s", "1") as address:
-        parts = {given.only or "seeds", given.only or "comparisons", given.only or "async"}
+        parts = {given.only or "seeds", given.only or "async"}
         seeds = run_seeds(python, model, address, given.seeds, given.steps) if "seeds" in parts else []
-        comparisons = run_comparisons(python, model, address, given.rounds) if "comparisons" in parts else {}
         asynchronous = run_async(python, model, address, given.steps) if "async" in parts else []
-    figures = judge(seeds, comparisons, asynchronous)
+    figures = judge(seeds, asynchronous)
     told = {"trl": TRL, "cores": os.cpu_count(), "load_average": load_before, "figures": figures}
     (PLACE / "figures.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
-    return int(not all(figure["met"] for figure in figures if figure["decides"]))
+    return int(not all(figure["met"] for figure in figures))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Trains the small model by GRPO, with rollouts by one of three backends. Writes what came of it as JSON.
+"""Trains the small model by GRPO, with rollouts by one of two backends. Writes its figures as JSON.
 
     python -m examples.training.train callsheet --address 127.0.0.1:7077 --model DIR --out FILE
 
-"callsheet" needs `callsheet up --model DIR`, and so does "async", whose rollouts go on while the trainer trains.
-"local" runs the same episodes in local processes.
+Both backends need `callsheet up --model DIR`. The rollouts of "async" go on while the trainer trains.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from callsheet.environments.seats import SeatSettings
 from callsheet.integrations.columns import EXCLUDED, FAILURE, REPLACED
 from callsheet.integrations.trl import CallsheetRollout, PublishWeights, callsheet_score
 from datasets import Dataset
-from transformers import AutoTokenizer, TrainerCallback, set_seed
+from transformers import AutoTokenizer, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from examples.training.async_training import async_trainer, batches_of
 from examples.training.filters import FilterTasks
-from examples.training.local_rollout import LocalRollout
 from examples.training.measuring import PARTS, Measured, MeasureSteps
 from examples.training.work import Load
 
@@ -37,7 +35,7 @@ MAX_COMPLETION = 96
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
-    """The same for all backends."""
+    """Returns the settings of both backends."""
     return {
         "output_dir": str(given.out.with_suffix(".trl")),
         "per_device_train_batch_size": GROUP * GROUPS,
@@ -96,19 +94,14 @@ def trainer_of(given: argparse.Namespace, load: Load, measured: Measured) -> Any
         ]
     )
     measuring = MeasureSteps(measured)
-    if given.backend == "local":
-        local = LocalRollout(tasks, max_replacements=GROUP)
-        watched = WatchedRollout(local, measured)
-        callbacks: list[TrainerCallback] = [measuring]
-    else:
-        rollout = CallsheetRollout(
-            given.address,
-            tasks,
-            job_id=f"filters-{uuid.uuid4().hex[:8]}",
-            seats=SeatSettings(max_replacements=GROUP, spare=given.spare),
-        )
-        watched = WatchedRollout(rollout, measured)
-        callbacks = [PublishWeights(rollout), measuring]
+    rollout = CallsheetRollout(
+        given.address,
+        tasks,
+        job_id=f"filters-{uuid.uuid4().hex[:8]}",
+        seats=SeatSettings(max_replacements=GROUP, spare=given.spare),
+    )
+    watched = WatchedRollout(rollout, measured)
+    callbacks = [PublishWeights(rollout), measuring]
     return GRPOTrainer(
         **shared, train_dataset=rows, rollout_func=watched, reward_funcs=[callsheet_score], callbacks=callbacks
     )
@@ -133,7 +126,7 @@ def train(given: argparse.Namespace, load: Load) -> dict[str, Any]:
 def main() -> None:
     """Trains as the options say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("backend", choices=["callsheet", "async", "local"])
+    parser.add_argument("backend", choices=["callsheet", "async"])
     parser.add_argument("--address", default="127.0.0.1:7077", help="the scheduler's")
     parser.add_argument("--model", type=Path, required=True, help="directory of the model")
     parser.add_argument("--out", type=Path, required=True, help="file for the figures")
