@@ -101,6 +101,25 @@ def test_a_newer_publish_overtakes_engines_that_have_not_begun() -> None:
     assert all(each.told.version == 2 for each in (first, second))
 
 
+def test_a_failed_update_is_tried_again_later_and_others_go_on() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.fail()
+    assert len(second.updates) == 1
+    second.prove()
+    generate(world, "a")
+    assert second.has("a")
+    world.wait(FIRST_RETRY_S / 2)
+    assert len(first.updates) == 1
+    world.wait(FIRST_RETRY_S)
+    assert len(first.updates) == 2
+    assert first.updates[-1].update > first.updates[0].update
+    first.prove()
+    weights = world.state.managers["engine-0"].services[POLICY].weights
+    assert (weights.failures, weights.gated) == (0, False)
+    assert weights.exposed_s > 0.0
+
+
 def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again() -> None:
     world, (only,) = world_with_engines(1)
     world.publish(1, offer=offer("one"))
