@@ -101,6 +101,25 @@ def test_a_newer_publish_overtakes_engines_that_have_not_begun() -> None:
     assert all(each.told.version == 2 for each in (first, second))
 
 
+def test_a_failed_update_is_tried_again_later_and_others_go_on() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.fail()
+    assert len(second.updates) == 1
+    second.prove()
+    generate(world, "a")
+    assert second.has("a")
+    world.wait(FIRST_RETRY_S / 2)
+    assert len(first.updates) == 1
+    world.wait(FIRST_RETRY_S)
+    assert len(first.updates) == 2
+    assert first.updates[-1].update > first.updates[0].update
+    first.prove()
+    weights = world.state.managers["engine-0"].services[POLICY].weights
+    assert (weights.failures, weights.gated) == (0, False)
+    assert weights.exposed_s > 0.0
+
+
 def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again() -> None:
     world, (only,) = world_with_engines(1)
     world.publish(1, offer=offer("one"))
@@ -110,6 +129,66 @@ def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again
     only.fail("no such directory", proved_by=proved.rollout)
     generate(world, "a")
     assert only.has("a")
+
+
+def test_an_update_that_nobody_answers_for_counts_as_failed() -> None:
+    _, only = world_with_update()
+    only.manager.live(240.0)
+    assert len(only.updates) == 2
+
+
+def test_another_process_of_a_manager_serves_nothing_before_it_has_the_published_weights() -> None:
+    world, only = world_with_proved()
+    only.rejoin(incarnation="second")
+    generate(world, "a")
+    assert not only.has("a")
+    only.prove()
+    world.plan()
+    assert only.has("a")
+
+
+def test_an_engine_that_lost_its_weights_is_updated_again() -> None:
+    world, only = world_with_proved()
+    only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
+    generate(world, "a")
+    assert (only.has("a"), len(only.updates)) == (False, 2)
+    only.prove()
+    world.plan()
+    assert only.has("a")
+
+
+def test_an_update_that_was_lost_with_a_stream_is_sent_again() -> None:
+    _, only = world_with_update()
+    only.manager.disconnect()
+    only.rejoin()
+    assert len(only.updates) == 1
+    only.begin()
+    only.manager.disconnect()
+    only.rejoin()
+    assert not only.updates, "it is at it"
+
+
+def test_an_engine_that_is_gone_makes_room_for_the_next_one() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.begin()
+    first.manager.disconnect()
+    second.manager.live(15.0)
+    assert "engine-0" not in world.state.managers
+    assert len(second.updates) == 1
+
+
+def test_a_restarted_scheduler_goes_on_and_trusts_what_was_proved() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.prove(b"the answer")
+    world = world.restart()
+    for each in (first, second):
+        each.move_to(world)
+    assert not first.updates
+    assert second.updates[-1].reference == b"the answer"
+    generate(world, "a")
+    assert (first.has("a"), second.has("a")) == (True, False)
 
 
 def test_a_service_belongs_to_the_job_that_publishes_for_it_until_that_is_closed() -> None:
