@@ -18,21 +18,22 @@ benchmarks 5
 benchmarks/demo 6
 benchmarks/dispatch 4
 benchmarks/measuring 8
+benchmarks/real 4
 benchmarks/sandbox 1
 benchmarks/simulator 33
 examples 3
-scripts 10
+scripts 9
 tests/adapters 2
 tests/browser 4
 tests/contract 25
 tests/faults 3
-tests/integration 59
+tests/integration 58
 tests/property 18
 tests/sim 3
 tests/soak 21
 tests/support 68
-tests/trainers 19
-tests/unit 118
+tests/trainers 18
+tests/unit 119
 """
 MOST = {room: int(number) for room, number in (line.split() for line in _ROOMS.splitlines())}
 
