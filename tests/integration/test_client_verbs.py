@@ -164,13 +164,13 @@ class VerbSuite:
             await job.generate([1], model=service)
 
     async def test_a_fresh_sandbox_needs_something_in_it(self, job: Any, service: str) -> None:
-        for verb in (job.reward_tests, job.reward_script):
+        for verb, name in (job.reward_tests, "test_suite"), (job.reward_script, "script"):
             with pytest.raises(InvalidArgumentError) as caught:
-                await verb("score", service=service)
-            assert caught.value.field == "where"
+                await verb("score {score}", service=service)
+            assert caught.value.field == f"reward.{name}.files"
         with pytest.raises(InvalidArgumentError) as caught:
             await job.reward_tests("score", where=Where.IN_SANDBOX, service=service)
-        assert caught.value.field == "where"
+        assert caught.value.field == "trajectory_id"
 
     async def test_bad_input_names_field_and_rule(self, job: Any, service: str) -> None:
         for given, field in ({"weight": "2"}, "weight"), ({"lable": "x"}, "lable"), ({"timeouts": 5}, "timeouts"):

@@ -48,7 +48,7 @@ def test_what_lies_in_an_image_is_none_itself_wherever_its_links_lead(store: Ima
     ("lines", "message"),
     [
         ("", "has 0 layers"),
-        ("../outside", "must not hold"),
+        ("../outside", "must not contain"),
         ("missing.tar", "must be a directory or an archive"),
         ("notes.txt", "must be a directory or an archive"),
         ("tree\n" * 101, "has 101 layers"),
