@@ -8,7 +8,7 @@ import io
 import json
 import os
 import platform
-import socket
+import re
 import subprocess
 import tarfile
 import time
@@ -193,14 +193,11 @@ _ENTRY = f"{USER}:$2b$04$r6KEhKnKzNU.abZOjcgOXebFgJ1Ap6wG9U/CfuREY4T20elKTtZLS\n
 def running_registry(directory: Path, *, closed: bool = False) -> Iterator[Registry]:
     """Runs Debian's docker-registry on a free loopback port; a closed one wants USER and PASSWORD."""
     program, skopeo = require_program("docker-registry"), require_program("skopeo")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     storage, settings, log = directory / "storage", directory / "config.yml", directory / "log"
     settings.write_text(
         "version: 0.1\nlog: {level: info}\n"
         f"storage: {{filesystem: {{rootdirectory: {storage}}}, delete: {{enabled: true}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n"
+        "http: {addr: '127.0.0.1:0'}\n"
         + (f"auth: {{htpasswd: {{realm: tests, path: {directory / 'users'}}}}}\n" if closed else "")
     )
     (directory / "users").write_text(_ENTRY)
@@ -212,20 +209,18 @@ def running_registry(directory: Path, *, closed: bool = False) -> Iterator[Regis
             env={**os.environ, **program.environment, "OTEL_TRACES_EXPORTER": "none"},
         )
     try:
-        _await_port(port, process)
+        port = _await_port(log, process)
         yield Registry(f"127.0.0.1:{port}", storage, log, skopeo)
     finally:
         process.terminate()
         process.wait(ANSWER_S)
 
 
-def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+def _await_port(log: Path, process: subprocess.Popen[bytes]) -> int:
+    """Returns the port that the registry took: one that is chosen before may be another's by then."""
     deadline = time.monotonic() + ANSWER_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1.0).close()
-            return
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
+    while not (found := re.search(r"listening on 127\.0\.0\.1:(\d+)", log.read_text())):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+    return int(found.group(1))
