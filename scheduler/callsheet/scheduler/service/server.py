@@ -131,6 +131,18 @@ async def serve(
         journal.close()
 
 
+class _Failure:
+    """The first error of a commit, and the event that it has come."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.noted = anyio.Event()
+
+    def note(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.noted.set()
+
+
 async def _serve_with(
     settings: SchedulerSettings,
     expected: tuple[ExpectedRole, ...],
@@ -140,13 +152,7 @@ async def _serve_with(
     on_metrics: Callable[[str], None],
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
-    failure: list[BaseException] = []
-    failed = anyio.Event()
-
-    def on_fatal(error: BaseException) -> None:
-        failure.append(error)
-        failed.set()
-
+    failure = _Failure()
     held_memory = HeldMemory()
     predictors = await anyio.to_thread.run_sync(load_learned, journal, held_memory)
     engines = EngineKnowledge()
@@ -155,7 +161,7 @@ async def _serve_with(
     recover = partial(_recover, held_memory=held_memory)
     state = await anyio.to_thread.run_sync(recover, settings, expected, journal, planning, tally)
     await payloads.release_all_but(list(state.jobs))
-    writer = GroupCommitWriter(journal, on_fatal)
+    writer = GroupCommitWriter(journal, failure.note)
     learning = Learning(predictors, engines, journal, settings.predictor_save_interval, held_memory)
     rights = PayloadRights(payloads, state)
     claims = PayloadClaims(payloads, rights, lambda job_id: job_id in state.jobs)
@@ -189,10 +195,10 @@ async def _serve_with(
                 on_metrics(await tasks.start(_metrics(settings, loop).serve, settings.metrics_listen))
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
-            await failed.wait()
-            raise JournalFailedError(f"a commit of the journal failed: {failure[0]}") from failure[0]
+            await failure.noted.wait()
+            raise JournalFailedError(f"a commit of the journal failed: {failure.error}") from failure.error
     finally:
-        await _close(writer, None if failure else learning, audit, spans)
+        await _close(writer, None if failure.error else learning, audit, spans)
 
 
 def _span_sender(settings: SchedulerSettings, loop: CoreLoop) -> SpanSender | None:

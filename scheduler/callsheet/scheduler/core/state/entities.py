@@ -12,6 +12,7 @@ from callsheet.scheduler.core.state.buffer import Buffer
 from callsheet.scheduler.core.state.closed_trajectories import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.state.forgotten_ids import ForgottenWork
 from callsheet.scheduler.core.state.held_memory import booked_mib
+from callsheet.scheduler.core.state.lease import Lease
 from callsheet.scheduler.core.state.ledger import Node
 from callsheet.scheduler.core.state.services import Service, Stranger, pool_of
 from callsheet.scheduler.core.state.transitions import SUBMITTED, Change, ImpossibleChangeError
@@ -28,7 +29,7 @@ from callsheet.scheduler.core.words.model import (
     TrajectoryKey,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.words.peers import ClientSession, ManagerSession, Usage, Watcher
+from callsheet.scheduler.core.words.peers import ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.words.plan import GrantPrediction
 from callsheet.scheduler.core.words.registration import SandboxRef
 
@@ -414,23 +415,6 @@ class Group:
             self.masked.add(trajectory_id)
         elif self.on_infra is OnInfra.DROP and len(self.dropped) < self.infra_budget:
             self.dropped.add(trajectory_id)
-
-
-@dataclass(slots=True)
-class Lease:
-    """Client sessions that hold a job, and how long it lives on without any.
-
-    Attributes:
-        sessions: Those that hold it.
-        expired: None did for its whole grace.
-        ends_at: When it expires, or is closed if it has expired; None while it is held or if it is detached.
-        left: Seconds until then as the journal has them; None if it has none, which stands for all of them.
-    """
-
-    sessions: set[ClientSession] = field(default_factory=set)
-    expired: bool = False
-    ends_at: float | None = None
-    left: float | None = None
 
 
 @dataclass(slots=True, eq=False)
